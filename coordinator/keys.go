@@ -1,0 +1,73 @@
+package coordinator
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+)
+
+// TenantRoot is the policy hash of a tenant; everything of the tenant lies below it, in its hash slot.
+func TenantRoot(tenant string) string { return "hg:{t:" + tenant + "}" }
+
+// KeyRecord is the record of one API key, by the SHA-256 of the whole key.
+func KeyRecord(tenant, keyHash string) string { return TenantRoot(tenant) + ":key:" + keyHash }
+
+// TeamPolicy, UserPolicy: policy hashes below the tenant.
+func TeamPolicy(tenant, team string) string { return TenantRoot(tenant) + ":team:" + SafeID(team) }
+func UserPolicy(tenant, user string) string { return TenantRoot(tenant) + ":user:" + SafeID(user) }
+
+// RateCounter is the sliding minute of one scope.
+func RateCounter(tenant, scope, id string) string {
+	return TenantRoot(tenant) + ":rate:" + scope + ":" + SafeID(id)
+}
+
+// SpendCounter is the money and the tokens of one scope in one period.
+func SpendCounter(tenant, scope, id, period string) string {
+	return TenantRoot(tenant) + ":spend:" + scope + ":" + SafeID(id) + ":" + period
+}
+
+// OpenReservations, Reservations, Settled, Parallel, Usage: the ledger's own keys below the tenant.
+func OpenReservations(tenant string) string { return TenantRoot(tenant) + ":open" }
+func Reservations(tenant string) string     { return TenantRoot(tenant) + ":reservations" }
+func Settled(tenant string) string          { return TenantRoot(tenant) + ":settled" }
+func Parallel(tenant string) string         { return TenantRoot(tenant) + ":parallel" }
+func UsageStream(tenant string) string      { return TenantRoot(tenant) + ":usage" }
+
+// CacheEntry is a stored answer.
+func CacheEntry(tenant, hash string) string { return TenantRoot(tenant) + ":cache:" + hash }
+
+// Alias names the tenant of an imported key.
+func Alias(keyHash string) string { return "hg:alias:" + keyHash }
+
+// ReplicaTenants is the set of tenants in which a replica has open reservations.
+func ReplicaTenants(replica string) string { return "hg:replica:" + replica + ":tenants" }
+
+// PoolRoot tags everything of a pool into one hash slot.
+func PoolRoot(pool string) string { return "hg:{p:" + pool + "}" }
+
+// BackendRecord is the shared state of one backend.
+func BackendRecord(pool, id string) string { return PoolRoot(pool) + ":backend:" + id }
+
+// Held is the leases of one replica in a pool.
+func Held(pool, replica string) string { return PoolRoot(pool) + ":held:" + replica }
+
+// Replicas is the last beat of each replica in a pool.
+func Replicas(pool string) string { return PoolRoot(pool) + ":replicas" }
+
+// Queue is the waiting requests of a pool.
+func Queue(pool string) string { return PoolRoot(pool) + ":queue" }
+
+// GrantChannel announces grants to one replica.
+func GrantChannel(replica string) string { return "hg:grant:" + replica }
+
+var safeID = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
+
+// SafeID is id as it stands in key names: itself, or ~ and 32 hex digits of its SHA-256 where it could break a name.
+// The empty id stays empty.
+func SafeID(id string) string {
+	if id == "" || safeID.MatchString(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "~" + hex.EncodeToString(sum[:16])
+}

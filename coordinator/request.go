@@ -1,0 +1,124 @@
+// Package coordinator is what the fleet shares through Redis: the ledger (admission, settlement), placement (slots,
+// queue), the response cache, the directory of keys and policies, and the beat of each replica. One file per owner;
+// keys.go names every key.
+package coordinator
+
+import "time"
+
+// Request is what the owners need to know of one client request, before Redis was asked.
+type Request struct {
+	RID       string // 32 hex digits, the request's own id
+	RequestID string // the label the client sees
+	Tenant    string // from the shape of the key
+	KeyHash   string // SHA-256 of the whole key as sent, hex
+	Model     string // public name, an alias already replaced by its target
+	Route     string
+	Known     bool // in the catalogue or seen in Consul
+	Priced    bool // a price is known
+	Stream    bool
+	EndUser   string
+	Tags      []string
+
+	PromptTokens int64 // estimate of the prompt, for token limits
+	OutputCap    int64 // declared cap × choices; 0: none declared
+	OutputUsual  int64 // usual length of an answer, for token limits
+	HoldNUSD     int64 // money to hold: the prompt at its bound and the output at its cap
+}
+
+// Verdict is the outcome of an admission. The zero value is not an outcome.
+type Verdict int
+
+// Verdicts, in the order in which they are checked.
+const (
+	Admitted Verdict = iota + 1
+	KeyUnknown
+	KeyDisabled
+	KeyExpired
+	ModelNotAllowed
+	ModelNotFound
+	RequestsExceeded
+	TokensExceeded
+	ParallelExceeded
+	PriceMissing
+	BudgetExceeded
+	PolicyUnreadable // a record that cannot be read refuses
+	AlreadySettled   // this rid was settled before it was admitted
+)
+
+// Admission is the ledger's answer.
+type Admission struct {
+	Verdict Verdict
+
+	// Identity; empty for an unknown key.
+	KeyID, KeyName, Team, User string
+
+	// Claim is the reservation as Redis filed it. It goes back unread with the settlement.
+	Claim      string
+	AdmittedAt time.Time // Redis' clock
+	HeldTokens int64
+	HeldNUSD   int64
+	Budgeted   bool // some scope has a budget: the output must be bounded
+
+	// Refusal: the first scope that refused.
+	Scope, ScopeID string
+	Limit          int64 // requests, tokens, running requests or nano-dollars
+	Remaining      int64
+	Reset          time.Duration // until the refusal may end; 0: never by itself
+
+	// The tightest request and token limit of an admitted or refused request, for the headers; Limit < 0: none.
+	Requests, Tokens Window
+}
+
+// Window is the state of one sliding minute after this request.
+type Window struct {
+	Limit, Remaining int64
+	Reset            time.Duration
+}
+
+// Settlement replaces a hold by the real figures.
+type Settlement struct {
+	Tenant, RID, Claim string
+	AdmittedAt         time.Time // zero: the admission's reply was lost
+	KeepRequest        bool      // the request stays counted
+	Prompt, Cached     int64     // tokens
+	Completion         int64     // tokens
+	CostNUSD           int64
+	Record             []byte // the usage record, one JSON object
+}
+
+// Ask is one wish for a slot.
+type Ask struct {
+	RID        string
+	Attempt    int // 1, 2, …; a later attempt gives back what an earlier one holds
+	Pool       string
+	Tenant     string
+	Model      string
+	MU         int64 // thousandths of a model unit
+	Candidates []Candidate
+	Not        string // backend of the attempt before, "" for none
+	Wait       bool   // join the queue when no slot is free
+}
+
+// Candidate is a backend in order of preference.
+type Candidate struct {
+	ID    string
+	Slots int
+}
+
+// PlaceState is the outcome of an Ask. The zero value is not an outcome.
+type PlaceState int
+
+// Outcomes of an Ask.
+const (
+	Placed    PlaceState = iota + 1
+	Queued               // wait with Placement.Await
+	QueueFull            // also when Wait was false and no slot was free
+	NoBackend            // no candidate can take it, now or later
+)
+
+// Place is placement's answer.
+type Place struct {
+	State   PlaceState
+	Backend string // when Placed
+	Ahead   int64  // waiting requests ahead, when Queued
+}

@@ -1,0 +1,124 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// send puts calls into one pipeline of s, repeats alone those that Redis could not run yet, and resolves each handle
+// as soon as its own reply is final. It never returns before all are resolved. // I2
+func (s *Store) send(ctx context.Context, calls []*call) {
+	client := s.client.Load()
+	if client == nil {
+		failAll(calls, ErrUnavailable)
+		return
+	}
+	// The caller's own end does not cut a pipeline that others share: the deadline is the store's.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+	defer cancel()
+	commands := make([]rueidis.Completed, len(calls))
+	for i, c := range calls {
+		commands[i] = s.command(*client, c, false)
+	}
+	for i, r := range (*client).DoMulti(ctx, commands...) {
+		m, err := r.ToMessage()
+		if again, full := repeatable(err); again {
+			m, err = s.repeat(ctx, *client, calls[i], full)
+		}
+		calls[i].resolve(m, err)
+	}
+}
+
+// repeat sends one call alone until Redis runs it or the deadline is over: in full when the script was lost, after a
+// pause when its slot is on the move or a node is loading. // I3
+func (s *Store) repeat(ctx context.Context, client rueidis.Client, c *call, full bool) (rueidis.RedisMessage, error) {
+	for {
+		if !full {
+			pause(ctx, repeatPause)
+		}
+		c.trips++
+		m, err := client.Do(ctx, s.command(client, c, full)).ToMessage()
+		again, lost := repeatable(err)
+		if !again || ctx.Err() != nil {
+			return m, err
+		}
+		full = full || lost
+	}
+}
+
+// repeatable tells errors after which a command surely changed nothing and may work at once: a lost script, a slot on
+// the move (also as seen by a script whose first half read a key that has moved), a node that is loading.
+func repeatable(err error) (again, lost bool) {
+	re, ok := rueidis.IsRedisErr(err)
+	if !ok || re.IsNil() {
+		return false, false
+	}
+	if re.IsNoScript() {
+		return true, true
+	}
+	return re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() || strings.Contains(re.Error(), "non local key"), false
+}
+
+// command builds c for the wire. full sends a script's text (EVAL), which also puts it back into Redis' cache.
+func (s *Store) command(client rueidis.Client, c *call, full bool) rueidis.Completed {
+	if c.Script == nil {
+		return plain(client, c.Name, c.Key, c.Args)
+	}
+	src := s.source(c.Script)
+	if full {
+		return client.B().Eval().Script(src.text).Numkeys(1).Key(c.Key).Arg(c.Args...).Build()
+	}
+	return client.B().Evalsha().Sha1(src.sha).Numkeys(1).Key(c.Key).Arg(c.Args...).Build()
+}
+
+func plain(client rueidis.Client, name, key string, args []string) rueidis.Completed {
+	b := client.B().Arbitrary(name)
+	if key != "" {
+		b = b.Keys(key)
+	}
+	return b.Args(args...).Build()
+}
+
+// resolve hands the final reply to the handle, once.
+func (c *call) resolve(m rueidis.RedisMessage, err error) {
+	if err != nil {
+		if rueidis.IsRedisNil(err) {
+			err = nil
+		} else {
+			err = c.wrap(err)
+		}
+	}
+	c.result(m, err)
+	if c.done != nil {
+		close(c.done)
+	}
+}
+
+// wrap names the command and makes "not reached in time" one error for all callers.
+func (c *call) wrap(err error) error {
+	name := c.Name
+	if c.Script != nil {
+		name = c.Script.Name
+	}
+	if _, ok := rueidis.IsRedisErr(err); !ok {
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%s: %w: no answer in time", name, ErrUnavailable)
+		}
+		return fmt.Errorf("%s: %w: %w", name, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func failAll(calls []*call, err error) {
+	for _, c := range calls {
+		c.resolve(rueidis.RedisMessage{}, err)
+	}
+}
+
+// postDelay is the latest a post-call batch waits for an owner that has not signed off.
+const postDelay = time.Second

@@ -1,0 +1,186 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// RedisCluster is a Redis Cluster of primaries without replicas; the 16,384 slots are divided evenly, in order.
+type RedisCluster struct {
+	Nodes  []*RedisServer
+	Relays []*RelayServer // Relays[i] stands in front of Nodes[i]; empty without relays
+
+	t testing.TB
+}
+
+// Cluster starts a Redis Cluster of its own processes and returns when every node says ok and knows all others.
+func Cluster(t testing.TB, primaries int) *RedisCluster {
+	t.Helper()
+	return startCluster(t, primaries, false, 0)
+}
+
+// ClusterRelayed is Cluster with a relay in front of every node. The nodes announce the relays' ports, so a client that
+// follows CLUSTER SLOTS, MOVED or ASK never gets past the relays; the nodes talk to each other without them.
+func ClusterRelayed(t testing.TB, primaries int, delay time.Duration) *RedisCluster {
+	t.Helper()
+	return startCluster(t, primaries, true, delay)
+}
+
+// Addrs are the addresses for clients: the relays' where there are relays, else the nodes'.
+func (c *RedisCluster) Addrs() []string {
+	var addrs []string
+	for i, n := range c.Nodes {
+		if len(c.Relays) > 0 {
+			addrs = append(addrs, c.Relays[i].Addr)
+		} else {
+			addrs = append(addrs, n.Addr)
+		}
+	}
+	return addrs
+}
+
+// URL names all nodes as seeds: redis://a:1,b:2,c:3.
+func (c *RedisCluster) URL() string { return "redis://" + strings.Join(c.Addrs(), ",") }
+
+// SetDelay sets the delay of every relay.
+func (c *RedisCluster) SetDelay(d time.Duration) {
+	for _, r := range c.Relays {
+		r.SetDelay(d)
+	}
+}
+
+// Owner is the node the key's slot was given to at the start.
+func (c *RedisCluster) Owner(key string) *RedisServer {
+	c.t.Helper()
+	slot, err := strconv.Atoi(c.Nodes[0].CLI("CLUSTER", "KEYSLOT", key))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range c.Nodes {
+		if _, last := slotRange(i, len(c.Nodes)); slot <= last {
+			return c.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// CLI runs redis-cli against the node that owns the key, past the relays: CLI("acme", "HGETALL", "hg:{t:acme}").
+func (c *RedisCluster) CLI(key string, args ...string) string {
+	c.t.Helper()
+	return c.Owner(key).CLI(args...)
+}
+
+func startCluster(t testing.TB, primaries int, relayed bool, delay time.Duration) *RedisCluster {
+	t.Helper()
+	c := &RedisCluster{t: t}
+	for range primaries {
+		c.addNode(relayed, delay)
+	}
+	if err := c.join(); err != nil {
+		t.Fatalf("lab: cluster: %v", err)
+	}
+	Succeeds(t, startTimeout, c.agreed, "cluster of %d is ok everywhere", primaries) // I4
+	return c
+}
+
+func (c *RedisCluster) addNode(relayed bool, delay time.Duration) {
+	c.t.Helper()
+	var err error
+	for range 5 {
+		if err = c.tryNode(relayed, delay); err == nil || !errors.Is(err, errExited) {
+			break
+		}
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *RedisCluster) tryNode(relayed bool, delay time.Duration) error {
+	port, bus := freePort(c.t), freePort(c.t)
+	args := []string{"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(bus),
+		"--cluster-node-timeout", "5000", "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-bus-port", strconv.Itoa(bus)}
+	var relay *RelayServer
+	if relayed {
+		relay = Relay(c.t, loopback(port), delay)
+		_, relayPort, _ := strings.Cut(relay.Addr, ":")
+		args = append(args, "--cluster-announce-port", relayPort)
+	}
+	node := newRedis(c.t, c.t.TempDir(), port, args...)
+	node.t = c.t
+	c.t.Cleanup(node.proc.close)
+	if err := node.start(); err != nil {
+		return err
+	}
+	c.Nodes = append(c.Nodes, node)
+	if relayed {
+		c.Relays = append(c.Relays, relay)
+	}
+	return nil
+}
+
+// join gives out the slots and introduces the first node to all others; gossip does the rest.
+func (c *RedisCluster) join() error {
+	addrs := c.Addrs()
+	for i, n := range c.Nodes {
+		first, last := slotRange(i, len(c.Nodes))
+		if _, err := ask(n.Addr, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last)); err != nil {
+			return err
+		}
+		if _, err := ask(n.Addr, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+			return err
+		}
+		if i == 0 {
+			continue
+		}
+		host, port, _ := strings.Cut(addrs[i], ":")
+		if _, err := ask(c.Nodes[0].Addr, "CLUSTER", "MEET", host, port, n.busPort()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agreed is nil when every node is ok and its CLUSTER SLOTS name every node by its address for clients.
+func (c *RedisCluster) agreed() error {
+	for _, n := range c.Nodes {
+		info, err := ask(n.Addr, "CLUSTER", "INFO")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_slots_ok:16384") {
+			return fmt.Errorf("%s: %.80q", n.Addr, info)
+		}
+		slots, err := ask(n.Addr, "CLUSTER", "SLOTS")
+		if err != nil {
+			return err
+		}
+		for i, addr := range c.Addrs() {
+			host, port, _ := strings.Cut(addr, ":")
+			first, last := slotRange(i, len(c.Nodes))
+			if want := fmt.Sprintf("%d\n%d\n%s\n%s\n", first, last, host, port); !strings.Contains(slots+"\n", want) {
+				return fmt.Errorf("%s does not know %s", n.Addr, addr)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *RedisServer) busPort() string {
+	for i, arg := range s.proc.args {
+		if arg == "--cluster-port" {
+			return s.proc.args[i+1]
+		}
+	}
+	return ""
+}
+
+// slotRange returns the first and the last slot of node i of n.
+func slotRange(i, n int) (first, last int) {
+	const slots = 16384
+	return i * slots / n, (i+1)*slots/n - 1
+}

@@ -1,0 +1,117 @@
+package scan
+
+import (
+	"strconv"
+
+	"github.com/headgate/headgate/gateway/protocol/lex"
+)
+
+// Edit replaces a range of the body; an empty range inserts.
+type Edit struct {
+	At   Span
+	With []byte
+}
+
+// Want says what the engine is to read instead. The zero value changes nothing.
+type Want struct {
+	Model        string // the pool's name of the model; empty = the client's
+	IncludeUsage bool   // streams only: an engine refuses stream_options without stream
+	MaxTokens    int64  // cap per choice; 0 = the client's
+}
+
+// Edits appends to dst what makes the body say what is wanted, sorted and without overlap, for Splice. What the body
+// says already is not edited.
+//
+// A cap replaces each cap the client gave (for chat and completions max_tokens and max_completion_tokens, for responses
+// max_output_tokens); without one it is added as max_tokens, or max_output_tokens.
+func (b *Body) Edits(dst []Edit, want Want) []Edit {
+	first := len(dst)
+	var added []byte // new members, put in front of all others
+	if want.Model != "" && want.Model != b.Model {
+		dst = append(dst, Edit{b.ModelAt, lex.AppendQuoted(nil, want.Model)})
+	}
+	if want.MaxTokens > 0 {
+		dst, added = b.cap(dst, added, want.MaxTokens)
+	}
+	if want.IncludeUsage && b.Stream && !b.IncludeUsage {
+		dst, added = b.includeUsage(dst, added)
+	}
+	if len(added) > 0 {
+		if b.Empty {
+			added = added[:len(added)-1]
+		}
+		dst = append(dst, Edit{Span{b.InsertAt, b.InsertAt}, added})
+	}
+	for i := first + 1; i < len(dst); i++ { // at most five
+		for k := i; k > first && dst[k].At.From < dst[k-1].At.From; k-- {
+			dst[k], dst[k-1] = dst[k-1], dst[k]
+		}
+	}
+	return dst
+}
+
+func (b *Body) cap(dst []Edit, added []byte, tokens int64) ([]Edit, []byte) {
+	fields := [...]struct {
+		at    Span
+		value int64
+	}{{b.MaxTokensAt, b.MaxTokens}, {b.MaxCompletionTokensAt, b.MaxCompletionTokens}}
+	name := `"max_tokens":`
+	use := fields[:]
+	if b.Route == Responses {
+		name = `"max_output_tokens":`
+		fields[0].at, fields[0].value = b.MaxOutputTokensAt, b.MaxOutputTokens
+		use = fields[:1]
+	}
+	declared := false
+	for _, f := range use {
+		declared = declared || f.value >= 0
+	}
+	placed := declared
+	for _, f := range use {
+		if !f.at.Present() || declared && f.value < 0 { // a null beside a cap may stay
+			continue
+		}
+		if f.value != tokens {
+			dst = append(dst, Edit{f.at, strconv.AppendInt(nil, tokens, 10)})
+		}
+		placed = true
+	}
+	if !placed {
+		added = append(added, name...)
+		added = strconv.AppendInt(added, tokens, 10)
+		added = append(added, ',')
+	}
+	return dst, added
+}
+
+func (b *Body) includeUsage(dst []Edit, added []byte) ([]Edit, []byte) {
+	switch at := b.StreamOptionsAt; {
+	case !at.Present():
+		return dst, append(added, `"stream_options":{"include_usage":true},`...)
+	case b.IncludeUsageAt.Present():
+		return append(dst, Edit{b.IncludeUsageAt, []byte("true")}), added
+	case b.StreamOptionsEmpty: // null or {}
+		return append(dst, Edit{at, []byte(`{"include_usage":true}`)}), added
+	default:
+		return append(dst, Edit{Span{at.From + 1, at.From + 1}, []byte(`"include_usage":true,`)}), added
+	}
+}
+
+// Splice appends to dst the pieces whose concatenation is the edited body, for one gathered write: the untouched parts
+// are slices of body, not copies. length is their sum.
+func Splice(dst [][]byte, body []byte, edits []Edit) (parts [][]byte, length int64) {
+	from := 0
+	for _, e := range edits {
+		dst, length = appendPart(dst, body[from:e.At.From], length)
+		dst, length = appendPart(dst, e.With, length)
+		from = e.At.To
+	}
+	return appendPart(dst, body[from:], length)
+}
+
+func appendPart(dst [][]byte, part []byte, length int64) ([][]byte, int64) {
+	if len(part) == 0 {
+		return dst, length
+	}
+	return append(dst, part), length + int64(len(part))
+}

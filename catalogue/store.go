@@ -1,0 +1,173 @@
+package catalogue
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+const (
+	// pollEvery is how often the file is read. Reading some kilobytes a second
+	// costs nothing and sees every way of replacing a file: written in place,
+	// renamed over, a symbolic link moved.
+	pollEvery = time.Second
+	// settleTime is how long new content must stand still before it counts, so
+	// that half a file being written is not taken for a shorter one.
+	settleTime = 100 * time.Millisecond
+	maxFile    = 16 << 20
+)
+
+// Store holds the current catalogue. It is safe for concurrent use.
+type Store struct {
+	path    string
+	log     zerolog.Logger
+	poll    time.Duration
+	current atomic.Pointer[Catalogue]
+
+	// Of Watch alone.
+	seen   []byte // the content last judged, valid or not
+	absent bool   // the file could not be read, and that was logged
+}
+
+// Open reads the catalogue at path; an empty path is an empty catalogue. The
+// error is one line that names the file and all faults in it.
+func Open(path string, log zerolog.Logger) (*Store, error) {
+	s := &Store{path: path, log: log, poll: pollEvery}
+	s.current.Store(&Catalogue{})
+	if path == "" {
+		return s, nil
+	}
+	data, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("catalogue %s: %w", path, err)
+	}
+	s.seen = data
+	s.current.Store(c)
+	return s, nil
+}
+
+// NewStore holds a catalogue that comes from no file; Watch changes nothing.
+func NewStore(c *Catalogue) *Store {
+	if c == nil {
+		c = &Catalogue{}
+	}
+	s := &Store{log: zerolog.Nop(), poll: pollEvery}
+	s.current.Store(c)
+	return s
+}
+
+// Current is the catalogue of now. It costs one atomic load; a request takes it
+// once and keeps to it.
+func (s *Store) Current() *Catalogue { return s.current.Load() }
+
+// Replace swaps the catalogue, as a changed file does.
+func (s *Store) Replace(c *Catalogue) { s.current.Store(c) }
+
+// Watch reloads the file when its content changes and on SIGHUP, until ctx
+// ends; it returns nil then. Content that is not valid is logged once and
+// changes nothing. (I3) SIGHUP is taken over even without a file, so that it
+// never ends the process.
+func (s *Store) Watch(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	tick := time.NewTicker(s.poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+			s.reload(true)
+		case <-tick.C:
+			s.check(ctx)
+		}
+	}
+}
+
+// check reloads when the file holds something new that stands still.
+func (s *Store) check(ctx context.Context) {
+	if s.path == "" {
+		return
+	}
+	first, err := s.read()
+	if err != nil {
+		s.complain(err)
+		return
+	}
+	if bytes.Equal(first, s.seen) {
+		s.absent = false
+		return
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(min(settleTime, s.poll)):
+	}
+	if second, err := s.read(); err == nil && bytes.Equal(first, second) {
+		s.reload(false)
+	}
+}
+
+// reload judges the file's content, once per content unless it is asked for.
+func (s *Store) reload(asked bool) {
+	if s.path == "" {
+		return
+	}
+	data, err := s.read()
+	if err != nil {
+		s.absent = s.absent && !asked
+		s.complain(err)
+		return
+	}
+	s.absent = false
+	if !asked && bytes.Equal(data, s.seen) {
+		return
+	}
+	s.seen = data
+	c, err := Parse(data)
+	if err != nil {
+		s.log.Error().Str("file", s.path).Err(err).Msg("catalogue not reloaded: the last valid one stays")
+		return
+	}
+	s.current.Store(c)
+	s.log.Info().Str("file", s.path).Int("models", len(c.names)).Msg("catalogue reloaded")
+}
+
+func (s *Store) complain(err error) {
+	if s.absent {
+		return
+	}
+	s.absent = true
+	s.log.Error().Err(err).Msg("catalogue not reloaded: the last valid one stays")
+}
+
+// read returns the file's content, at most maxFile bytes of it.
+func (s *Store) read() ([]byte, error) {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return nil, fmt.Errorf("catalogue: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("catalogue: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, errors.New("catalogue " + s.path + ": more than 16 MiB")
+	}
+	return data, nil
+}

@@ -1,0 +1,194 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+)
+
+const (
+	// engineStallBody is the body size from which a write may block because the engine does not read. Below it the
+	// kernel's buffers take everything.
+	engineStallBody = 16 << 10
+	// engineStallCheck is how long a blocked write waits before it looks whether the engine has already answered.
+	engineStallCheck = 100 * time.Millisecond
+)
+
+// engineKey tells which connections are interchangeable.
+type engineKey struct {
+	addr string
+	tls  bool
+	name string // the name in the certificate; empty on cleartext
+}
+
+func engineKeyOf(call *upstreamCall) engineKey {
+	k := engineKey{addr: call.Addr}
+	if call.Scheme == "https" {
+		k.tls, k.name = true, call.Host
+		if k.name == "" {
+			k.name = call.Addr
+		}
+		if host, _, err := net.SplitHostPort(k.name); err == nil {
+			k.name = host
+		}
+	}
+	return k
+}
+
+// engineConn is one connection to an engine. One goroutine uses it at a time; only kill may come from another.
+type engineConn struct {
+	key  engineKey
+	tcp  *net.TCPConn
+	tls  *tls.Conn // nil on cleartext
+	sock engineSocket
+
+	written   int64     // bytes handed to the kernel since the start
+	mark      int64     // written when the present request began
+	readBy    time.Time // the socket's read deadline now
+	writeBy   time.Time // and its write deadline
+	idleUntil time.Time
+}
+
+// dialEngine connects within ctx, TLS included.
+func dialEngine(ctx context.Context, key engineKey, cfg *tls.Config) (*engineConn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", key.addr)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		nc.Close()
+		return nil, fmt.Errorf("dial %s: not TCP", key.addr)
+	}
+	c := &engineConn{key: key, tcp: tcp}
+	if err := c.sock.open(tcp); err != nil {
+		tcp.Close()
+		return nil, fmt.Errorf("dial %s: %w", key.addr, err)
+	}
+	if !key.tls {
+		return c, nil
+	}
+	if cfg == nil {
+		cfg = &tls.Config{}
+	}
+	cfg = cfg.Clone()
+	if cfg.ServerName == "" {
+		cfg.ServerName = key.name
+	}
+	cfg.NextProtos = []string{"http/1.1"}
+	c.tls = tls.Client(&engineWire{TCPConn: tcp, conn: c}, cfg)
+	if err := c.tls.HandshakeContext(ctx); err != nil {
+		tcp.Close()
+		return nil, fmt.Errorf("tls to %s: %w", key.addr, err)
+	}
+	return c, nil
+}
+
+// engineWire counts what TLS writes, so that acked can be asked on TLS too.
+type engineWire struct {
+	*net.TCPConn
+	conn *engineConn
+}
+
+func (w *engineWire) Write(b []byte) (int, error) {
+	n, err := w.TCPConn.Write(b)
+	w.conn.written += int64(n)
+	return n, err
+}
+
+// send writes the request and returns how many of its bytes the kernel took. A short count without an error means
+// that the engine said something before it had everything.
+func (c *engineConn) send(q *engineRequest, call *upstreamCall) (sent int64, err error) {
+	c.mark = c.written
+	c.setReadBy(call.HeadBy)
+	parts := q.buffers(call)
+	mayStall := call.BodyLen > engineStallBody && c.tls == nil // a timed-out write would ruin the TLS state
+	if !mayStall {
+		c.setWriteBy(call.HeadBy)
+	}
+	if c.tls != nil {
+		return parts.WriteTo(c.tls)
+	}
+	for {
+		if mayStall {
+			by := time.Now().Add(engineStallCheck)
+			if !call.HeadBy.IsZero() && call.HeadBy.Before(by) {
+				by = call.HeadBy
+			}
+			c.setWriteBy(by)
+		}
+		n, err := parts.WriteTo(c.tcp)
+		sent += n
+		c.written += n
+		if err == nil || !engineIsDeadline(err) || c.writeBy.Equal(call.HeadBy) {
+			return sent, err
+		}
+		if c.sock.look() != engineQuiet {
+			return sent, nil
+		}
+	}
+}
+
+// read is one read of the connection.
+func (c *engineConn) read(b []byte) (int, error) {
+	if c.tls != nil {
+		return c.tls.Read(b)
+	}
+	return c.tcp.Read(b)
+}
+
+// acked returns how many bytes of the present request the engine's kernel has acknowledged. known is false where
+// the operating system does not tell.
+func (c *engineConn) acked() (n int64, known bool) {
+	total, known := c.sock.acked()
+	return max(0, total-c.mark), known
+}
+
+// usable is false when the engine has ended an idle connection or said something unasked: bytes that lie there now
+// would be taken for the answer to somebody else's request. On TLS waiting bytes may be a session ticket.
+func (c *engineConn) usable() bool {
+	switch c.sock.look() {
+	case engineQuiet:
+		return true
+	case engineSpoke:
+		return c.tls != nil
+	default:
+		return false
+	}
+}
+
+func (c *engineConn) setReadBy(t time.Time) {
+	if !t.Equal(c.readBy) {
+		c.readBy = t
+		c.tcp.SetReadDeadline(t) // fails only on a closed connection; the read then says so
+	}
+}
+
+func (c *engineConn) setWriteBy(t time.Time) {
+	if !t.Equal(c.writeBy) {
+		c.writeBy = t
+		c.tcp.SetWriteDeadline(t)
+	}
+}
+
+// close ends the connection in order.
+func (c *engineConn) close() {
+	if c.tls != nil {
+		c.tcp.SetWriteDeadline(time.Now().Add(time.Second)) // bounds the closing alert
+		c.tls.Close()
+		return
+	}
+	c.tcp.Close()
+}
+
+// kill ends the connection at once, also under a blocked read or write of another goroutine. Without reset what the
+// kernel still holds of the request goes out first.
+func (c *engineConn) kill(reset bool) {
+	if reset {
+		c.tcp.SetLinger(0)
+	}
+	c.tcp.Close()
+}

@@ -60,6 +60,15 @@ func Queue(pool string) string { return PoolRoot(pool) + ":queue" }
 // GrantChannel announces grants to one replica.
 func GrantChannel(replica string) string { return "hg:grant:" + replica }
 
+// TenantIndex, TeamIndex, UserIndex: the names for which the directory made a record, as sets.
+func TenantIndex() string            { return "hg:tenants" }
+func TeamIndex(tenant string) string { return TenantRoot(tenant) + ":teams" }
+func UserIndex(tenant string) string { return TenantRoot(tenant) + ":users" }
+
+// KeyIndex maps key ids to the SHA-256 of the key, as a hash: a key's record is found by what a client sends, and
+// people name it by its id.
+func KeyIndex(tenant string) string { return TenantRoot(tenant) + ":keys" }
+
 var safeID = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
 
 // SafeID is id as it stands in key names: itself, or ~ and 32 hex digits of its SHA-256 where it could break a name.

@@ -1,0 +1,140 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Entry is one record as it is stored. Fields may have been written by anybody: Faults says what is wrong with them.
+type Entry struct {
+	Ref
+	Fields map[string]string // as in Redis, times in Unix milliseconds
+	hash   string            // of a key
+}
+
+// CreatedAt is when the record was made; zero when it does not say.
+func (e Entry) CreatedAt() time.Time { return readMillis(e.Fields["created_at"]) }
+
+// Faults lists what in the record cannot be read, one line each. A request under such a record is refused, or the
+// field has no effect where its name is unknown.
+func (e Entry) Faults() []string {
+	var faults []string
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
+		f, ok := fieldOf(e.Kind, name)
+		switch value := e.Fields[name]; {
+		case !ok:
+			faults = append(faults, name+": not a known field")
+		case f.shape == asMoment && readMillis(value).IsZero():
+			faults = append(faults, name+": want milliseconds since 1970")
+		case f.shape == asFlag && value != "0" && value != "1":
+			faults = append(faults, name+": want 1")
+		case f.check != nil && f.shape != asMoment:
+			if _, err := f.check(value, time.Time{}); err != nil {
+				faults = append(faults, name+": "+err.Error())
+			}
+		}
+	}
+	if err := checkMoney(e.Fields); err != nil && len(faults) == 0 {
+		faults = append(faults, err.Error())
+	}
+	return faults
+}
+
+// Line is one field of a record, for people.
+type Line struct{ Name, Value string }
+
+// Lines are the fields in the order of the documentation, then unknown ones by name; times in RFC 3339.
+func (e Entry) Lines() []Line {
+	lines := []Line{{"tenant", e.Tenant}}
+	if e.Kind != KindTenant && e.Fields["id"] == "" {
+		lines = append(lines, Line{"id", e.ID})
+	}
+	known := map[string]bool{}
+	for _, f := range recordFields {
+		value, ok := e.Fields[f.name]
+		if !ok || !f.has(e.Kind) {
+			continue
+		}
+		known[f.name] = true
+		if t := readMillis(value); f.shape == asMoment && !t.IsZero() {
+			value = FormatTime(t)
+		}
+		lines = append(lines, Line{f.name, value})
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
+		if !known[name] {
+			lines = append(lines, Line{name, e.Fields[name]})
+		}
+	}
+	return lines
+}
+
+// MarshalJSON is one flat object: numbers as numbers, lists as arrays, times in RFC 3339; what cannot be read stays
+// text, and "faults" says so.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	out := []byte{'{'}
+	put := func(name string, value any) error {
+		k, err := json.Marshal(name)
+		if err != nil {
+			return err
+		}
+		v, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, k...), ':'), v...)
+		return nil
+	}
+	for _, line := range e.Lines() {
+		if err := put(line.Name, e.jsonValue(line)); err != nil {
+			return nil, err
+		}
+	}
+	if faults := e.Faults(); len(faults) > 0 {
+		if err := put("faults", faults); err != nil {
+			return nil, err
+		}
+	}
+	return append(out, '}'), nil
+}
+
+func (e Entry) jsonValue(line Line) any {
+	f, ok := fieldOf(e.Kind, line.Name)
+	if !ok {
+		return line.Value
+	}
+	switch f.shape {
+	case asNumber:
+		if usdForm.MatchString(line.Value) {
+			if n := json.Number(line.Value); json.Valid([]byte(n)) {
+				return n
+			}
+		}
+	case asFlag:
+		return line.Value == "1"
+	case asCommas:
+		return strings.Split(line.Value, ",")
+	case asSpaces:
+		return strings.Fields(line.Value)
+	}
+	return line.Value
+}
+
+// FormatTime is a moment as it stands in JSON: RFC 3339, UTC, milliseconds.
+func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// readMillis reads milliseconds since 1970; zero when it is anything else.
+func readMillis(value string) time.Time {
+	ms, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || ms <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}

@@ -1,0 +1,71 @@
+#!lua flags=allow-oom
+-- beat: says that a replica lives, publishes what it knows of backends, hands free slots to the waiting, and tells the
+-- replica which of its waiting requests have been granted a slot meanwhile.
+--
+-- KEYS[1]  root     hg:{p:<pool>}; the keys below it are named in slots.part.lua
+-- ARGV[1]  replica
+-- ARGV[2]  w        number of rids, 0 to 100
+-- ARGV[3…2+w]       rids the replica was told to wait for
+-- ARGV[3+w…]        backend, address, slots, draining (0 or 1), backend … (at most 64) as registered. slots and draining
+--                   of a record are written when it has none or the registration has changed since it was last written,
+--                   so a figure set by hand holds until then
+--
+-- reply    now         ms
+--          leases      of this replica
+--          grants      flat: rid, attempt, backend, … of the rids that hold a slot
+--          lost        rids that hold no slot and are not in the queue
+--          replicas    flat: replica, last beat (ms), …: the 256 with the oldest beats
+--          unreadable  backends of ARGV whose record cannot be read
+--          granted     slots handed over to anybody, 0 to 64
+-- repeat   moves the beat on, else changes nothing that is not free to be handed over
+-- cost     5 + backends reads, 1 + backends writes; 4 more of each for every slot handed over
+local replica, n = ARGV[1], tonumber(ARGV[2])
+local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
+local KEEP = '86400000' -- ms; the record of a backend that nobody has seen for a day goes
+
+-- First half: the backends.
+local offered, unreadable = {}, {}
+for i = 3 + n, #ARGV, 4 do
+  local b = backend(ARGV[i], ARGV[i + 2])
+  local registered = ARGV[i + 2] .. ' ' .. ARGV[i + 3] .. ' ' .. ARGV[i + 1]
+  if b.typed and (b.registered ~= registered or not b.recorded) then
+    later('HSET', b.key, 'address', ARGV[i + 1], 'slots', ARGV[i + 2], 'draining', ARGV[i + 3], 'registered', registered)
+    b.slots, b.draining, b.recorded = whole(ARGV[i + 2]), ARGV[i + 3] == '1', ARGV[i + 2]
+    if b.held then dirty[b.id] = b end
+  end
+  if b.typed then later('PEXPIRE', b.key, KEEP) end
+  if b.slots and b.held and b.cool then offered[#offered + 1] = b else unreadable[#unreadable + 1] = b.id end
+end
+
+-- The slots that are free though somebody waits: a cool-down that ended, a backend that is back.
+local granted_now = redis.call('ZCARD', queue) > 0 and hand_over(offered, 64) or 0
+
+-- What this replica holds. The reads also check the types of what a grant writes.
+local leases, grants, lost = redis.call('HLEN', held), {}, {}
+for _, w in pairs(granted) do
+  if w.replica == replica then leases = leases + 1 end
+end
+if n > 0 then
+  local rids = { unpack(ARGV, 3, 2 + n) }
+  local values, entries = redis.call('HMGET', held, unpack(rids)), redis.call('HMGET', waiting, unpack(rids))
+  for i, rid in ipairs(rids) do
+    local attempt, id
+    if values[i] then attempt, id = lease_of(values[i]) end
+    if granted[rid] then attempt, id = granted[rid].attempt, granted[rid].on end
+    if id then
+      grants[#grants + 1], grants[#grants + 2], grants[#grants + 3] = rid, int(attempt), id
+    elseif not entries[i] then
+      lost[#lost + 1] = rid
+    end
+  end
+end
+
+-- All replicas, this one with the beat it is about to have.
+local others = redis.call('ZRANGE', replicas, '0', '255', 'WITHSCORES')
+for i = 1, #others, 2 do
+  others[i + 1] = int(others[i] == replica and now or tonumber(others[i + 1]))
+end
+later('ZADD', replicas, int(now), replica)
+
+commit()
+return { int(now), leases, grants, lost, others, unreadable, granted_now }

@@ -1,0 +1,44 @@
+package lua
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/redis/rueidis"
+)
+
+//go:embed release.lua
+var releaseSource string
+
+var releaseScript = withSlots("release", releaseSource)
+
+// ReleaseArgs names what is given back: all that RID holds for attempts up to Attempt.
+type ReleaseArgs struct {
+	RID     string
+	Attempt int
+	Replica string
+}
+
+// ReleaseReply says what release did.
+type ReleaseReply struct {
+	Released bool  // a slot
+	Dequeued bool  // a place in the queue
+	Granted  int64 // slots handed over
+	NowMS    int64
+}
+
+// Release declares a below the root of a pool. It is safe to repeat.
+func Release(b *pipeline.Batch, s *pipeline.Store, root string, a ReleaseArgs) *pipeline.Handle[ReleaseReply] {
+	args := []string{a.RID, strconv.Itoa(a.Attempt), a.Replica}
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: releaseScript, Key: root, Args: args}, readRelease)
+}
+
+func readRelease(m rueidis.RedisMessage) (ReleaseReply, error) {
+	f, err := wholes(m, 4)
+	if err != nil {
+		return ReleaseReply{}, fmt.Errorf("release: %w", err)
+	}
+	return ReleaseReply{Released: f[0] == 1, Dequeued: f[1] == 1, Granted: f[2], NowMS: f[3]}, nil
+}

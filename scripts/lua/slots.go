@@ -1,0 +1,77 @@
+package lua
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/redis/rueidis"
+)
+
+//go:embed slots.part.lua
+var slotsSource string
+
+// withSlots puts what the placement scripts share behind the #! line of one of them.
+func withSlots(name, text string) *pipeline.Script {
+	shebang, rest, _ := strings.Cut(text, "\n")
+	return pipeline.NewScript(name, shebang+"\n"+slotsSource+rest)
+}
+
+// flag is a yes or no as scripts take it.
+func flag(yes bool) string {
+	if yes {
+		return "1"
+	}
+	return "0"
+}
+
+// array is a reply of n fields.
+func array(m rueidis.RedisMessage, n int) ([]rueidis.RedisMessage, error) {
+	f, err := m.ToArray()
+	if err == nil && len(f) != n {
+		err = fmt.Errorf("reply of %d fields, want %d", len(f), n)
+	}
+	return f, err
+}
+
+// fields reads the fields of a reply and keeps the first error.
+type fields struct{ err error }
+
+func (d *fields) whole(m rueidis.RedisMessage) int64 {
+	n, err := m.AsInt64()
+	d.keep(err)
+	return n
+}
+
+func (d *fields) texts(m rueidis.RedisMessage) []string {
+	t, err := m.AsStrSlice()
+	d.keep(err)
+	return t
+}
+
+func (d *fields) number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	d.keep(err)
+	return n
+}
+
+func (d *fields) keep(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+// wholes is a reply of n whole numbers.
+func wholes(m rueidis.RedisMessage, n int) ([]int64, error) {
+	f, err := array(m, n)
+	if err != nil {
+		return nil, err
+	}
+	d, out := fields{}, make([]int64, n)
+	for i := range f {
+		out[i] = d.whole(f[i])
+	}
+	return out, d.err
+}

@@ -1,0 +1,178 @@
+package cluster
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+)
+
+// engine is one member over all its snapshots: the goroutine that checks it, and
+// what the checks said.
+type engine struct {
+	state  state
+	wake   chan time.Duration // check again after this long
+	cancel context.CancelFunc
+
+	mu        sync.Mutex
+	spec      spec
+	placement int // counts the addresses the member has had
+	tally     tally
+	listed    listing // the last one; nil = none yet
+	listAgain time.Time
+}
+
+// engineView is a consistent copy for a snapshot.
+type engineView struct {
+	spec   spec
+	listed listing
+	state  *state
+}
+
+func newEngine(s spec) *engine {
+	return &engine{spec: s, wake: make(chan time.Duration, 1)}
+}
+
+func (e *engine) view() engineView {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return engineView{spec: e.spec, listed: e.listed, state: &e.state}
+}
+
+// update takes a new description. At another address the member begins anew: it
+// is out of use until the first good check there.
+func (e *engine) update(s spec) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	moved := s.addr != e.spec.addr || s.scheme != e.spec.scheme || s.basePath != e.spec.basePath
+	e.spec = s
+	if !moved {
+		return
+	}
+	e.placement++
+	e.tally, e.listed, e.listAgain = tally{}, nil, time.Time{}
+	e.state.up.Store(false)
+	e.hurry(0)
+}
+
+// fail notes that a request could not connect to addr.
+func (e *engine) fail(addr string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if addr != e.spec.addr {
+		return // it has moved since
+	}
+	e.tally = e.tally.after(refused)
+	e.state.up.Store(false)
+	e.hurry(recheckAfter)
+}
+
+func (e *engine) hurry(after time.Duration) {
+	select {
+	case e.wake <- after:
+	default:
+	}
+}
+
+// publish puts a member in use that its checks found good. Only the cluster's
+// loop calls it, after the snapshot with the member's models is there: nobody
+// sees a usable backend whose models are not known yet.
+func (e *engine) publish() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tally.up {
+		e.state.up.Store(true)
+	}
+}
+
+// run checks the engine until ctx ends and calls changed when a new snapshot is
+// due.
+func (e *engine) run(ctx context.Context, p prober, changed func()) {
+	for {
+		e.check(ctx, p, changed)
+		pause := time.NewTimer(jittered(checkEvery))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		case after := <-e.wake:
+			pause.Reset(jittered(after))
+			select {
+			case <-ctx.Done():
+				pause.Stop()
+				return
+			case <-pause.C:
+			}
+		}
+	}
+}
+
+// check asks the engine once and files what it said.
+func (e *engine) check(ctx context.Context, p prober, changed func()) {
+	e.mu.Lock()
+	s, placement := e.spec, e.placement
+	e.mu.Unlock()
+
+	result := p.health(ctx, s)
+	if ctx.Err() != nil {
+		return
+	}
+	var listed listing
+	asked := result == good && e.listingDue()
+	if asked {
+		listed = p.models(ctx, s)
+	}
+	if ctx.Err() == nil && e.file(placement, result, asked, listed) {
+		changed()
+	}
+}
+
+func (e *engine) listingDue() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.tally.up || !time.Now().Before(e.listAgain)
+}
+
+// file reports whether a new snapshot is due.
+func (e *engine) file(placement int, result outcome, asked bool, listed listing) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if placement != e.placement {
+		return false // the answer of an address it no longer has
+	}
+	changed := false
+	if asked && listed != nil && !maps.Equal(listed, e.listed) {
+		e.listed, changed = listed, true
+	}
+	serves := len(effective(e.spec.models, e.listed)) > 0
+	if asked {
+		e.listAgain = time.Now().Add(jittered(listRetry))
+		if listed != nil && serves {
+			e.listAgain = time.Now().Add(jittered(listEvery))
+		}
+	}
+	if result == good {
+		e.state.seen.Store(time.Now().UnixMilli())
+	}
+	before := e.tally.up
+	e.tally = e.tally.after(result)
+	if !serves {
+		e.tally.up = false
+	}
+	if !e.tally.up {
+		e.state.up.Store(false)
+	}
+	return changed || before != e.tally.up
+}
+
+// leave ends the checks of a member that is gone; snapshots that still have it
+// see it out of use.
+func (e *engine) leave() {
+	e.cancel()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.placement++
+	e.tally = tally{}
+	e.state.up.Store(false)
+}

@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// whole answers a request that is not streamed.
+func (c *call) whole(g *generation) error {
+	for !g.finished() {
+		if err := c.await(g); err != nil {
+			return err
+		}
+	}
+	c.firstToken()
+	c.pause()
+	body := c.wholeBody(g)
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	c.head(http.StatusOK)
+	switch c.fault.Kind {
+	case Cut, Reset, Garbage:
+		c.w.Write(body[:len(body)/2])
+		c.hangUp(c.fault.Kind == Reset)
+		return errFault
+	case HangStream:
+		c.w.Write(body[:len(body)/2])
+		http.NewResponseController(c.w).Flush()
+		<-c.r.Context().Done()
+		return errFault
+	}
+	if _, err := c.w.Write(body); err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+func (c *call) wholeBody(g *generation) []byte {
+	object := "text_completion"
+	if g.chat {
+		object = "chat.completion"
+	}
+	b := fmt.Appendf(nil, `{"id":%s,"object":"%s","created":%d,"model":%s,"choices":[`,
+		quote(g.id), object, time.Now().Unix(), quote(g.model))
+	output := 0
+	for i, s := range g.seqs {
+		output += s.length
+		if i > 0 {
+			b = append(b, ',')
+		}
+		var text []byte
+		for t := range s.shown() {
+			text = append(text, tokenText(s.seed, t)...)
+		}
+		if g.chat {
+			b = fmt.Appendf(b, `{"index":%d,"message":{"role":"assistant","content":"%s","refusal":null,"tool_calls":[]},`, i, text)
+		} else {
+			b = fmt.Appendf(b, `{"index":%d,"text":"%s",`, i, text)
+		}
+		b = fmt.Appendf(b, `"logprobs":null,"finish_reason":"%s","stop_reason":null}`, s.reason)
+	}
+	b = append(b, ']')
+	if c.fault.Kind != NoUsage {
+		b = append(append(b, `,"usage":`...), c.usage(g, output)...)
+	}
+	return append(b, `,"prompt_logprobs":null}`...)
+}
+
+// finished reports whether all choices are complete.
+func (g *generation) finished() bool {
+	for _, s := range g.seqs {
+		if !s.done.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// shown is how many of the tokens of a finished sequence have a text: the end token has none.
+func (s *sequence) shown() int {
+	if s.reason == "stop" {
+		return s.length - 1
+	}
+	return s.length
+}
+
+func quote(s string) []byte {
+	b, _ := json.Marshal(s)
+	return b
+}

@@ -1,0 +1,297 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/headgate/headgate/catalogue"
+	"github.com/headgate/headgate/coordinator"
+	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/pipeline"
+)
+
+// defaultOutputTokens bounds an answer for which neither the client nor the catalogue says anything.
+const defaultOutputTokens = 4096
+
+// usualOutputTokens is the length of an answer before anything was learned.
+const usualOutputTokens = 256
+
+// bytesPerToken turns a prompt's bytes into an estimate of tokens before anything was learned.
+const bytesPerToken = 4
+
+// decide asks the ledger, the cache and placement in one flush, and decides in fixed order: identity, model, limits,
+// budget, cache, placement. A key this replica has not seen pass is admitted alone first, so that a flood of made-up
+// keys takes no slots.
+func (r *request) decide() *refusal {
+	started := time.Now()
+	defer func() { r.redis += time.Since(started) }()
+	hint, seen := r.g.deps.Ledger.Seen(r.key.hash)
+	if !seen {
+		if no := r.introduce(); no != nil {
+			return no
+		}
+		hint = coordinator.Hint{Tenant: r.key.tenant, Team: r.admission.Team}
+	}
+	r.hint, r.key.tenant = hint, hint.Tenant
+	var admitted *pipeline.Handle[coordinator.Admission]
+	if seen {
+		admitted = r.declareAdmission()
+	}
+	cached := r.declareCache()
+	placed := r.declarePlacement()
+
+	if seen {
+		if no := r.admitted(admitted); no != nil {
+			return no
+		}
+	}
+	if r.hit = r.cached(cached); r.hit != nil {
+		return nil
+	}
+	return r.placedBy(placed)
+}
+
+// introduce admits a key this replica has not seen: in the tenant its shape names, and at the same time it is looked for
+// among the imported keys, which may have any shape and win.
+func (r *request) introduce() *refusal {
+	alias := r.g.deps.Ledger.Alias(r.batch, r.key.hash)
+	var guess *pipeline.Handle[coordinator.Admission]
+	guessed := r.key.tenant
+	if guessed != "" {
+		guess = r.declareAdmission()
+	}
+	tenant, err := alias.Wait(r.ctx)
+	switch {
+	case err != nil && guess == nil:
+		return r.withoutRedis(err)
+	case err == nil && tenant != "" && tenant != guessed:
+		r.giveBack(guess)
+		r.key.tenant = tenant
+		return r.admitted(r.declareAdmission())
+	case guess == nil:
+		return unauthorized()
+	}
+	return r.admitted(guess)
+}
+
+// giveBack returns what a wrong guess of the tenant may have reserved there.
+func (r *request) giveBack(guess *pipeline.Handle[coordinator.Admission]) {
+	if guess == nil {
+		return
+	}
+	a, err := guess.Wait(r.ctx)
+	if err == nil && a.Verdict != coordinator.Admitted {
+		return
+	}
+	post := r.g.deps.Pipeline.Post()
+	r.g.deps.Ledger.Settle(post, coordinator.Settlement{Tenant: r.key.tenant, RID: r.record.RID, Claim: a.Claim, AdmittedAt: a.AdmittedAt})
+	post.Send()
+}
+
+// declareAdmission says what the request would use at most.
+func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
+	bound, _ := r.outputBound()
+	declared, _, _ := r.scan.OutputCap()
+	r.record.Tenant = r.key.tenant
+	r.asked = r.known
+	return r.g.deps.Ledger.Admit(r.batch, coordinator.Request{
+		RID:          r.record.RID,
+		RequestID:    r.record.RequestID,
+		Tenant:       r.key.tenant,
+		KeyHash:      r.key.hash,
+		Model:        r.model.Name,
+		Route:        r.record.Route,
+		Known:        r.known,
+		Priced:       r.model.Priced,
+		Stream:       r.scan.Stream,
+		EndUser:      r.scan.User,
+		PromptTokens: r.promptEstimate(),
+		OutputCap:    declared,
+		OutputUsual:  usualOutputTokens * r.choices(),
+		HoldNUSD:     r.model.HoldNUSD(r.scan.PromptBytes+r.model.TemplateTokens, bound),
+	})
+}
+
+// outputBound is the most tokens the answers may have together: the client's cap, else the catalogue's per choice.
+func (r *request) outputBound() (total, perChoice int64) {
+	if total, declared, _ := r.scan.OutputCap(); declared {
+		return total, 0
+	}
+	perChoice = r.model.MaxOutputTokens
+	if perChoice == 0 {
+		perChoice = defaultOutputTokens
+	}
+	return perChoice * r.choices(), perChoice
+}
+
+func (r *request) choices() int64 {
+	n, _ := r.scan.Choices()
+	return n
+}
+
+func (r *request) promptEstimate() int64 {
+	return max(1, r.scan.PromptBytes/bytesPerToken)
+}
+
+// admitted is the ledger's part of the decision. A reply that did not come may have been applied: r.asked makes end
+// settle it at zero.
+func (r *request) admitted(h *pipeline.Handle[coordinator.Admission]) *refusal {
+	a, err := h.Wait(r.ctx)
+	if err != nil {
+		return r.withoutRedis(err)
+	}
+	r.admission = a
+	r.record.KeyID, r.record.Team, r.record.User = a.KeyID, a.Team, a.User
+	if a.Verdict == coordinator.Admitted {
+		return nil
+	}
+	r.asked = false // a refusal reserved nothing
+	if a.KeyID == "" {
+		r.record.Tenant = "" // a made-up key belongs to nobody
+	}
+	return refusalOfVerdict(a, r.scan.Model)
+}
+
+func (r *request) withoutRedis(err error) *refusal {
+	if r.ctx.Err() != nil {
+		return r.left()
+	}
+	r.g.deps.Log.Debug().Err(err).Str("rid", r.record.RID).Msg("decision failed")
+	return refusalOf(protocol.RedisUnavailable())
+}
+
+// declareCache declares the read of a stored answer, for the requests the model's catalogue entry lets be cached.
+func (r *request) declareCache() *pipeline.Handle[*coordinator.Entry] {
+	if r.model.Cache.TTL <= 0 || r.scan.Stream {
+		return nil
+	}
+	if r.hash = cacheHash(r.body, r.hint.Team, r.scan.User, r.record.Route, r.model.Name); r.hash == "" {
+		return nil
+	}
+	r.record.Cache = coordinator.CacheMiss
+	return r.g.deps.Cache.Lookup(r.batch, r.key.tenant, r.hash)
+}
+
+// cached is the cache's part: a late or broken entry is a miss, and one of another team is none of this request's.
+func (r *request) cached(h *pipeline.Handle[*coordinator.Entry]) *coordinator.Entry {
+	if h == nil {
+		return nil
+	}
+	entry, err := h.Wait(r.ctx)
+	if err != nil || entry == nil {
+		return nil
+	}
+	if r.hint.Team != r.admission.Team {
+		r.hash = "" // the team changed: neither served from there nor stored there
+		return nil
+	}
+	return entry
+}
+
+// declarePlacement asks for a slot on one of the backends that could serve the request now.
+func (r *request) declarePlacement() *pipeline.Handle[coordinator.Place] {
+	if !r.known {
+		return nil
+	}
+	pool, ok := r.g.deps.Cluster.Pool(r.model.Pool)
+	if !ok {
+		return nil
+	}
+	r.backends = pool.Candidates(r.affinity(), maxCandidates)
+	return r.askFor(1, "")
+}
+
+// maxCandidates is the ring's home and the 31 best of the others.
+const maxCandidates = 32
+
+// askFor declares one wish for a slot; nil when no backend is left to ask for.
+func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.Place] {
+	candidates := make([]coordinator.Candidate, 0, len(r.backends))
+	for _, b := range r.backends {
+		candidates = append(candidates, coordinator.Candidate{ID: b.ID, Slots: b.Slots})
+	}
+	if len(candidates) == 0 {
+		return nil
+	}
+	r.ask = coordinator.Ask{
+		RID:        r.record.RID,
+		Attempt:    attempt,
+		Pool:       r.model.Pool,
+		Tenant:     r.key.tenant,
+		Model:      r.model.Name,
+		MU:         r.units(r.promptEstimate(), 0, usualOutputTokens*r.choices()),
+		Candidates: candidates,
+		Not:        not,
+		Wait:       true,
+	}
+	r.placed = true
+	return r.g.deps.Placement.Place(r.batch, r.ask)
+}
+
+// placedBy is placement's part: a slot, a place in the queue, or no.
+func (r *request) placedBy(h *pipeline.Handle[coordinator.Place]) *refusal {
+	if h == nil {
+		return refusalOf(protocol.NoBackend(r.model.Name))
+	}
+	place, err := h.Wait(r.ctx)
+	if err != nil {
+		return r.withoutRedis(err)
+	}
+	r.place = place
+	switch place.State {
+	case coordinator.QueueFull:
+		return refusalOf(protocol.QueueFull())
+	case coordinator.NoBackend:
+		return refusalOf(protocol.NoBackend(r.model.Name))
+	}
+	return nil
+}
+
+// queue waits for a grant when no slot was free. Its refusals give everything back.
+func (r *request) queue() *refusal {
+	if r.place.State != coordinator.Queued {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, r.g.cfg.QueueWait)
+	defer cancel()
+	stop := context.AfterFunc(r.g.closing, cancel) // a drain ends the wait early
+	defer stop()
+	since := time.Now()
+	backend, err := r.g.deps.Placement.Await(ctx, r.ask)
+	r.record.QueueMS += time.Since(since).Milliseconds()
+	switch {
+	case err == nil:
+		r.place = coordinator.Place{State: coordinator.Placed, Backend: backend}
+		return nil
+	case r.ctx.Err() != nil:
+		return r.left()
+	case r.g.closing.Err() != nil:
+		return refusalOf(protocol.Shutdown())
+	case errors.Is(err, context.DeadlineExceeded):
+		return refusalOf(protocol.QueueFull())
+	}
+	return refusalOf(protocol.NoBackend(r.model.Name))
+}
+
+// affinity is the same for requests that begin alike, so that they meet the same warm prefix: the model and the first
+// message.
+func (r *request) affinity() uint64 {
+	h := xxh3.HashString(r.model.Name)
+	from, to := r.scan.MessagesAt.From, r.scan.FirstMessageEnd
+	if to == 0 {
+		from, to = 0, min(len(r.body), 2048)
+	}
+	return xxh3.HashSeed(r.body[from:to], h)
+}
+
+// units is the load of so many tokens in thousandths of a model unit.
+func (r *request) units(prompt, cached, completion int64) int64 {
+	u := r.model.Units
+	if u == (catalogue.Units{}) {
+		u = catalogue.DefaultUnits
+	}
+	return u.Request + u.Prompt*(prompt-cached) + u.Cached*cached + u.Completion*completion + u.Image*r.scan.Images
+}

@@ -1,0 +1,233 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/headgate/headgate/cluster"
+	"github.com/headgate/headgate/coordinator"
+	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/gateway/protocol/scan"
+)
+
+// attemptEnd is how one attempt ended.
+type attemptEnd struct {
+	kind attemptKind
+	no   *refusal // what the client is told if nothing else is tried; nil when it was answered
+}
+
+// attemptKind decides what may follow. The zero value is not an end.
+type attemptKind int
+
+const (
+	answered attemptKind = iota + 1 // the client got an answer, or as much of it as there was
+	failed                          // nothing was sent, by the backend's fault: another may be tried
+	final                           // nothing was sent, and nothing else may be tried: a timeout, a client that left
+)
+
+// forward makes attempts until one answers or nothing is left to try. Repeating is decided here and nowhere else. // I2
+func (r *request) forward() {
+	for {
+		end := r.attempt()
+		if end.kind == answered {
+			return
+		}
+		if end.kind == failed && r.record.Attempts < r.g.cfg.Attempts && r.ctx.Err() == nil && r.moveOn() {
+			continue
+		}
+		r.counted = true // an engine was asked: the request stays counted, nothing else
+		r.refuse(end.no)
+		return
+	}
+}
+
+// moveOn gets a slot on another backend; the slot of the failed one goes back in the same script.
+func (r *request) moveOn() bool {
+	failedOn := r.place.Backend
+	rest := r.backends[:0:0]
+	for _, b := range r.backends {
+		if b.ID != failedOn && b.Healthy() {
+			rest = append(rest, b)
+		}
+	}
+	r.backends = rest
+	return r.placeAgain(failedOn) == nil
+}
+
+// placeAgain asks for a slot for the next attempt, and waits for it like the first time.
+func (r *request) placeAgain(not string) *refusal {
+	started := time.Now()
+	no := r.placedBy(r.askFor(r.ask.Attempt+1, not))
+	r.redis += time.Since(started)
+	if no == nil {
+		no = r.queue()
+	}
+	return no
+}
+
+// attempt sends the request to the backend placement chose and relays its answer.
+func (r *request) attempt() attemptEnd {
+	if r.g.deps.Placement.Stale() { // the fleet may have given the slot to somebody else
+		if no := r.placeAgain(""); no != nil {
+			return attemptEnd{final, no}
+		}
+	}
+	b := r.find(r.place.Backend)
+	if b == nil {
+		return attemptEnd{failed, refusalOf(protocol.NoBackend(r.model.Name))}
+	}
+	r.backend = b
+	r.record.Attempts++
+	r.record.Backend = b.ID
+	reply, fault := r.g.upstream.Do(r.ctx, r.call(b))
+	if fault != nil {
+		return r.afterFault(b, fault)
+	}
+	defer reply.Close(true)
+	switch {
+	case reply.Status >= 500, reply.Status >= 300 && reply.Status < 400: // an engine has nothing to redirect to
+		reply.Abort()
+		return r.afterStatus(b, reply.Status)
+	case bytes.HasPrefix(reply.ContentType(), []byte("text/event-stream")):
+		return r.relayStream(b, reply)
+	}
+	return r.relayWhole(b, reply)
+}
+
+// find is the backend of that id as Consul knows it now: a grant may name one that was no candidate.
+func (r *request) find(id string) *cluster.Backend {
+	for _, b := range r.backends {
+		if b.ID == id {
+			return b
+		}
+	}
+	if pool, ok := r.g.deps.Cluster.Pool(r.model.Pool); ok {
+		for _, b := range pool.Backends {
+			if b.ID == id {
+				return b
+			}
+		}
+	}
+	return nil
+}
+
+// passed are the client's fields an engine may see; everything else stays here, credentials above all.
+var passed = [...]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}
+
+// call is the request as the engine gets it: the client's bytes with a few values spliced in, and headers of our own.
+func (r *request) call(b *cluster.Backend) upstreamCall {
+	want := scan.Want{Model: r.model.Name, IncludeUsage: true}
+	if _, perChoice := r.outputBound(); r.admission.Budgeted {
+		want.MaxTokens = perChoice
+	}
+	parts, length := scan.Splice(nil, r.body, r.scan.Edits(nil, want))
+	header := make([]headerField, 0, len(passed)+1)
+	for _, name := range passed {
+		for _, v := range r.x.Header(name) {
+			header = append(header, headerField{name, v})
+		}
+	}
+	id := r.record.RequestID + "-" + r.record.RID[:8] + "-" + strconv.Itoa(r.record.Attempts)
+	return upstreamCall{
+		Addr:    b.Addr,
+		Scheme:  b.Scheme,
+		Host:    b.Host,
+		Method:  r.route.method,
+		Path:    b.BasePath + r.record.Route,
+		Header:  append(header, headerField{"X-Request-Id", id}),
+		Body:    parts,
+		BodyLen: length,
+		HeadBy:  time.Now().Add(r.patience()),
+	}
+}
+
+// patience is how long the engine may take to show a first sign: a stream its first event, another answer its end.
+func (r *request) patience() time.Duration {
+	if r.scan.Stream {
+		return r.g.cfg.FirstTokenTimeout
+	}
+	return r.g.cfg.RequestTimeout
+}
+
+// afterFault judges a call that got no response head.
+func (r *request) afterFault(b *cluster.Backend, f *upstreamFault) attemptEnd {
+	if r.ctx.Err() != nil || f.Kind == upstreamFaultCancelled {
+		return attemptEnd{final, r.left()}
+	}
+	r.g.deps.Log.Warn().Err(f).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
+	switch f.Kind {
+	case upstreamFaultTimeout:
+		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not begin to answer in time."))}
+	case upstreamFaultConnect, upstreamFaultConnectTimeout:
+		r.g.deps.Cluster.ReportFailure(b, cluster.FailureConnect)
+	case upstreamFaultDied:
+		r.g.deps.Cluster.ReportFailure(b, cluster.FailureDied)
+	}
+	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
+}
+
+// afterStatus judges an engine's 5xx (or a redirect). A 503 means full, not down.
+func (r *request) afterStatus(b *cluster.Backend, status int) attemptEnd {
+	r.g.deps.Log.Warn().Int("status", status).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
+	switch status {
+	case 503:
+		return attemptEnd{failed, refusalOf(protocol.QueueFull())}
+	case 504:
+		return attemptEnd{final, refusalOf(protocol.Timeout("The model server reported a timeout."))}
+	}
+	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
+}
+
+// afterBody judges an answer that broke before the client was sent a byte.
+func (r *request) afterBody(b *cluster.Backend, err error) attemptEnd {
+	switch {
+	case r.ctx.Err() != nil || errors.Is(err, errUpstreamAborted):
+		return attemptEnd{final, r.left()}
+	case errors.Is(err, errUpstreamSilent), errors.Is(err, context.DeadlineExceeded):
+		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not answer in time."))}
+	}
+	r.g.deps.Log.Warn().Err(err).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
+	r.g.deps.Cluster.ReportFailure(b, cluster.FailureDied)
+	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
+}
+
+// answerFields are the fields of an answer that came from an engine or the cache.
+func (r *request) answerFields(contentType, contentEncoding string) []headerField {
+	fields := append(r.fields(), headerField{"Content-Type", contentType})
+	if contentEncoding != "" {
+		fields = append(fields, headerField{"Content-Encoding", contentEncoding})
+	}
+	if r.record.Backend != "" {
+		fields = append(fields, headerField{"X-Headgate-Backend", r.record.Backend})
+	}
+	return append(fields, headerField{"X-Headgate-Queue-Ms", strconv.FormatInt(r.record.QueueMS, 10)})
+}
+
+// beginAnswer sends the head with the first bytes and gives the prompt back: from here on nothing is repeated. // I3
+func (r *request) beginAnswer(status int, fields []headerField, length int64) {
+	r.begun = true
+	r.record.Status = status
+	r.x.Begin(status, fields, length)
+	r.freePrompt()
+}
+
+func (r *request) freePrompt() {
+	if r.body != nil {
+		r.g.prompts.put(r.body)
+		r.body = nil
+	}
+}
+
+// write passes bytes on; false means that the client is gone, and the engine is told at once. // I5
+func (r *request) write(reply *upstreamReply, p []byte) bool {
+	r.record.ResponseBytes += int64(len(p))
+	if r.x.Write(p) == nil {
+		return true
+	}
+	reply.Abort()
+	r.record.Outcome = coordinator.OutcomeClientGone
+	return false
+}

@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/headgate/headgate/coordinator"
+	"github.com/headgate/headgate/gateway/protocol"
+)
+
+// refusal is an error answer: its body and the fields that go with it. An expected outcome, not a Go error.
+type refusal struct {
+	protocol.Error
+	fields []headerField
+}
+
+func refusalOf(e protocol.Error, fields ...headerField) *refusal {
+	if e.Status == 503 && len(fields) == 0 {
+		fields = []headerField{{"Retry-After", "1"}}
+	}
+	return &refusal{Error: e, fields: fields}
+}
+
+// refuse answers with an error body.
+func refuse(x reply, e protocol.Error, fields []headerField) {
+	body := protocol.AppendBody(nil, e)
+	x.Begin(e.Status, append(fields, headerField{"Content-Type", "application/json"}), int64(len(body)))
+	_ = x.Write(body)
+}
+
+// refusalOfVerdict turns the ledger's no into an answer that says which limit of which scope, and when to come back.
+func refusalOfVerdict(a coordinator.Admission, model string) *refusal {
+	switch a.Verdict {
+	case coordinator.KeyUnknown, coordinator.KeyDisabled, coordinator.KeyExpired:
+		return unauthorized()
+	case coordinator.PolicyUnreadable:
+		return unauthorized()
+	case coordinator.ModelNotAllowed:
+		return refusalOf(protocol.ModelNotAllowed(model))
+	case coordinator.ModelNotFound:
+		return refusalOf(protocol.ModelNotFound(model))
+	case coordinator.PriceMissing:
+		return refusalOf(protocol.ModelPriceMissing(model), headerField{"X-Should-Retry", "false"})
+	case coordinator.RequestsExceeded:
+		return limited(a, fmt.Sprintf("%s allows %d requests per minute; %d are left.", scopeName(a), a.Limit, a.Remaining))
+	case coordinator.TokensExceeded:
+		return limited(a, fmt.Sprintf("%s allows %d tokens per minute; %d are left, and this request asks for more.", scopeName(a), a.Limit, a.Remaining))
+	case coordinator.ParallelExceeded:
+		return limited(a, fmt.Sprintf("%s allows %d requests at the same time (parallel, its concurrency limit), and as many are running.", scopeName(a), a.Limit))
+	case coordinator.BudgetExceeded:
+		r := refusalOf(protocol.InsufficientQuota(fmt.Sprintf("%s has %s left of its budget of %s USD, and this request may cost more.", scopeName(a), dollars(a.Remaining), dollars(a.Limit))),
+			headerField{"X-Should-Retry", "false"})
+		r.fields = append(r.fields, retryAfter(a.Reset)...)
+		return r
+	}
+	return refusalOf(protocol.RedisUnavailable())
+}
+
+func limited(a coordinator.Admission, message string) *refusal {
+	return refusalOf(protocol.RateLimitExceeded(message), retryAfter(max(a.Reset, time.Second))...)
+}
+
+// scopeName names the scope that refused in words, without an id that the caller may not know.
+func scopeName(a coordinator.Admission) string {
+	if a.ScopeID == "" {
+		return "The " + a.Scope
+	}
+	return "The " + a.Scope + " " + a.ScopeID
+}
+
+// retryAfter is whole seconds, rounded up; nothing for a limit that does not end by itself.
+func retryAfter(d time.Duration) []headerField {
+	if d <= 0 {
+		return nil
+	}
+	return []headerField{{"Retry-After", strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)}}
+}
+
+// dollars writes nano-dollars as USD without trailing zeros.
+func dollars(nusd int64) string {
+	return strconv.FormatFloat(float64(nusd)/1e9, 'f', -1, 64)
+}
+
+// windowFields describes the tightest limits after this request.
+func windowFields(fields []headerField, a coordinator.Admission) []headerField {
+	fields = windowField(fields, "Requests", a.Requests)
+	return windowField(fields, "Tokens", a.Tokens)
+}
+
+func windowField(fields []headerField, what string, w coordinator.Window) []headerField {
+	if w.Limit < 0 {
+		return fields
+	}
+	reset := strconv.FormatInt(int64(math.Ceil(w.Reset.Seconds())), 10) + "s"
+	return append(fields,
+		headerField{"X-Ratelimit-Limit-" + what, strconv.FormatInt(w.Limit, 10)},
+		headerField{"X-Ratelimit-Remaining-" + what, strconv.FormatInt(max(w.Remaining, 0), 10)},
+		headerField{"X-Ratelimit-Reset-" + what, reset})
+}

@@ -1,0 +1,267 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/headgate/headgate/catalogue"
+	"github.com/headgate/headgate/cluster"
+	"github.com/headgate/headgate/coordinator"
+	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/gateway/protocol/scan"
+	"github.com/headgate/headgate/pipeline"
+)
+
+// serve takes one client request from its head to its settlement.
+func (g *Gateway) serve(x exchange) {
+	defer g.enter()()
+	r := g.begin(x)
+	defer r.end() // settles, gives back, writes the usage record: whatever happened
+	route, known := routes[x.Path()]
+	if !known || x.Method() != route.method {
+		r.refuse(refusalOf(protocol.RouteNotFound(x.Method(), x.Path())))
+		return
+	}
+	r.route = route
+	if no := r.identify(); no != nil { // whose key, in form only
+		r.refuse(no)
+		return
+	}
+	if route.list {
+		r.listModels()
+		return
+	}
+	if no := r.read(); no != nil { // the body, and what it asks for
+		r.refuse(no)
+		return
+	}
+	if no := r.decide(); no != nil { // one round trip: ledger, cache and placement
+		r.refuse(no)
+		return
+	}
+	if r.hit != nil {
+		r.answerFromCache()
+		return
+	}
+	if no := r.queue(); no != nil { // only if no slot was free
+		r.refuse(no)
+		return
+	}
+	r.forward() // attempts, until one answers or nothing is left to try
+}
+
+// route is what a public path asks for.
+type route struct {
+	method string
+	kind   scan.Route
+	list   bool // /v1/models
+}
+
+var routes = map[string]route{
+	"/v1/chat/completions": {method: "POST", kind: scan.Chat},
+	"/v1/models":           {method: "GET", list: true},
+}
+
+// request is one client request on its way through the stages. One goroutine owns it.
+type request struct {
+	g      *Gateway
+	x      exchange
+	ctx    context.Context // ends with the client, or with errShutdown as its cause
+	cancel context.CancelCauseFunc
+	stop   func() bool
+	start  time.Time
+
+	route route
+	key   credential
+	hint  coordinator.Hint // what was remembered of the key; it never allows or refuses
+	body  []byte           // lent by g.prompts; nil once given back
+	scan  scan.Body
+	model catalogue.Model
+	known bool // the model is known in the catalogue or was seen in Consul
+
+	batch     *pipeline.Batch
+	asked     bool // an admission was sent: it has to be settled
+	admission coordinator.Admission
+	hash      string // of the cacheable request; "" when it is not
+	hit       *coordinator.Entry
+	ask       coordinator.Ask
+	placed    bool // placement was asked: it has to be released
+	place     coordinator.Place
+	backends  []*cluster.Backend // candidates in order of preference
+	backend   *cluster.Backend   // of the running attempt
+
+	usage    protocol.Usage
+	served   bool // the model's work reached the client or was made for it: it is charged
+	counted  bool // the request stays counted although nothing is charged
+	begun    bool // the client was sent a byte
+	store    []byte
+	redis    time.Duration
+	firstAt  time.Time // first token
+	lastAt   time.Time // last byte of the answer
+	queuedAt time.Time
+	record   coordinator.Record
+}
+
+// begin starts the record; nothing is reserved yet.
+func (g *Gateway) begin(x exchange) *request {
+	var id [16]byte
+	rand.Read(id[:])
+	r := &request{g: g, x: x, start: time.Now(), batch: g.deps.Pipeline.Batch()}
+	r.ctx, r.cancel = context.WithCancelCause(x.Context())
+	r.stop = context.AfterFunc(g.cut, func() { r.cancel(errShutdown) })
+	r.record = coordinator.Record{
+		Time:        r.start,
+		RID:         hex.EncodeToString(id[:]),
+		Replica:     g.cfg.Replica,
+		Route:       x.Path(),
+		Cache:       coordinator.CacheOff,
+		UsageSource: protocol.None.String(),
+		Outcome:     coordinator.OutcomeOK,
+		CostKnown:   true,
+		ClientIP:    x.RemoteIP(),
+		UserAgent:   bounded(first(x.Header("User-Agent"))),
+	}
+	r.record.RequestID = label(first(x.Header("X-Request-Id")), r.record.RID)
+	return r
+}
+
+// identify finds the key in the head. Whether it is valid is the ledger's to say.
+func (r *request) identify() (no *refusal) {
+	r.key, no = credentialOf(r.x)
+	return no
+}
+
+// read takes the body in and scans it: a bad body is refused before anything was reserved.
+func (r *request) read() *refusal {
+	limit := r.g.cfg.MaxBodyBytes
+	if e := first(r.x.Header("Content-Encoding")); e != "" && e != "identity" {
+		return refusalOf(protocol.UnsupportedEncoding(e))
+	}
+	body, err := r.g.prompts.readAll(r.ctx, r.x, limit)
+	if err != nil {
+		return r.unreadable(err, limit)
+	}
+	r.body = body
+	r.record.RequestBytes = int64(len(body))
+	found, fault := scan.Scan(body, r.route.kind)
+	if fault != nil {
+		return refusalOf(fault.Reply())
+	}
+	r.scan = found
+	if _, _, ok := found.OutputCap(); !ok {
+		return refusalOf(protocol.InvalidField("max_tokens", "The number of tokens asked for is out of range."))
+	}
+	r.record.Stream = found.Stream
+	r.record.EndUser = found.User
+	r.resolve()
+	return nil
+}
+
+var errTooLarge = errors.New("body too large")
+
+func (r *request) unreadable(err error, limit int64) *refusal {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, errTooLarge):
+		return refusalOf(protocol.BodyTooLarge(limit))
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return refusalOf(protocol.RequestTimeout())
+	case r.ctx.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):
+		return r.left()
+	}
+	return refusalOf(protocol.InvalidJSON("The body could not be read."))
+}
+
+// resolve finds the model and its pool: by the catalogue, else by what Consul says is served.
+func (r *request) resolve() {
+	r.model, r.known = r.g.deps.Catalogue.Current().Resolve(r.scan.Model)
+	if !r.known {
+		pool, seen := r.g.deps.Cluster.ModelPool(r.scan.Model)
+		r.model, r.known = catalogue.Unlisted(r.scan.Model, pool), seen
+	}
+	r.record.Model = r.model.Name
+	r.record.Pool = r.model.Pool
+	r.record.CostKnown = r.model.Priced
+}
+
+// left is the answer nobody will read.
+func (r *request) left() *refusal {
+	if errors.Is(context.Cause(r.ctx), errShutdown) {
+		return refusalOf(protocol.Shutdown())
+	}
+	r.record.Outcome = coordinator.OutcomeClientGone
+	return refusalOf(protocol.RequestTimeout())
+}
+
+// refuse answers with an error and files why.
+func (r *request) refuse(no *refusal) {
+	r.record.Status = no.Status
+	r.record.ErrorCode = no.Code
+	if r.record.Outcome == coordinator.OutcomeOK {
+		r.record.Outcome = outcomeOf(no.Code)
+	}
+	r.begun = true
+	if r.record.Outcome == coordinator.OutcomeClientGone {
+		r.record.Status, r.record.ErrorCode = statusClientGone, ""
+		return
+	}
+	refuse(r.x, no.Error, append(r.fields(), no.fields...))
+}
+
+// statusClientGone stands in the record of a client that left before it was answered; nobody is sent it.
+const statusClientGone = 499
+
+func outcomeOf(code string) string {
+	switch code {
+	case protocol.CodeUpstreamError:
+		return coordinator.OutcomeUpstreamError
+	case protocol.CodeStreamTruncated:
+		return coordinator.OutcomeUpstreamTruncated
+	case protocol.CodeTimeout:
+		return coordinator.OutcomeTimeout
+	case protocol.CodeShutdown:
+		return coordinator.OutcomeShutdown
+	}
+	return coordinator.OutcomeRejected
+}
+
+// fields are the header fields every answer carries as far as their values are known.
+func (r *request) fields() []headerField {
+	fields := make([]headerField, 0, 16)
+	fields = append(fields, headerField{"X-Request-Id", r.record.RequestID})
+	if r.admission.Verdict != 0 {
+		fields = windowFields(fields, r.admission)
+		fields = append(fields, headerField{"X-Headgate-Cache", r.record.Cache})
+	}
+	return fields
+}
+
+// bounded keeps what a client may write into a record within reason.
+func bounded(s string) string { return s[:min(len(s), 256)] }
+
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// label is the client's own name for the request if it is usable, else the rid.
+func label(sent, rid string) string {
+	if len(sent) < 1 || len(sent) > 128 {
+		return rid
+	}
+	for i := range len(sent) {
+		switch c := sent[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', c == '.', c == '_', c == '-':
+		default:
+			return rid
+		}
+	}
+	return sent
+}

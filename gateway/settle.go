@@ -1,0 +1,79 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/headgate/headgate/coordinator"
+)
+
+// end closes the books of a request: the hold is replaced by the real figures, the slot goes back, a good answer is
+// stored, all on one post-call batch nobody waits for; then the usage record is written. It runs once, whatever
+// happened before. // I1, I4
+func (r *request) end() {
+	r.stop()
+	r.cancel(nil)
+	r.freePrompt()
+	r.figures()
+	post := r.g.deps.Pipeline.Post()
+	signOff := post.Owner()
+	if r.asked {
+		r.settle(func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
+	}
+	if r.placed {
+		r.g.deps.Placement.Release(post, r.ask.Pool, r.ask.RID, r.ask.Attempt)
+	}
+	if r.store != nil {
+		r.g.deps.Cache.Write(post, r.key.tenant, r.hash, coordinator.Entry{
+			Status: r.record.Status, ContentType: "application/json", Body: r.store, Model: r.model.Name,
+			Prompt: r.usage.Prompt, Cached: r.usage.Cached, Completion: r.usage.Completion,
+		}, r.model.Cache.TTL)
+	}
+	signOff()
+	r.g.deps.UsageLog.Write(&r.record)
+	if r.g.deps.Observe != nil {
+		r.g.deps.Observe(&r.record)
+	}
+}
+
+// figures completes the record.
+func (r *request) figures() {
+	now := time.Now()
+	rec := &r.record
+	rec.Duration = now.Sub(r.start)
+	rec.RoundTrips = r.batch.RoundTrips()
+	rec.RedisMS = float64(r.redis.Microseconds()) / 1000
+	rec.UsageSource = r.usage.Source.String()
+	rec.Prompt, rec.Cached, rec.Completion = r.usage.Prompt, r.usage.Cached, r.usage.Completion
+	if r.served {
+		rec.CostNUSD = r.model.CostNUSD(rec.Prompt, rec.Cached, rec.Completion)
+		rec.MU = r.units(rec.Prompt, rec.Cached, rec.Completion)
+		if r.admission.Budgeted {
+			rec.OverNUSD = max(0, rec.CostNUSD-r.admission.HeldNUSD)
+		}
+	} else {
+		rec.CostKnown = true // nothing was used: that costs nothing, whatever the price
+	}
+	if !r.firstAt.IsZero() {
+		rec.TTFT = r.firstAt.Sub(r.start)
+		if rec.Stream && rec.Completion > 1 {
+			rec.TPOT = r.lastAt.Sub(r.firstAt) / time.Duration(rec.Completion-1)
+		}
+	}
+}
+
+// settle hands the real figures over. What was not served is given back; a request an engine was asked for stays counted.
+func (r *request) settle(hand func(coordinator.Settlement)) {
+	s := coordinator.Settlement{
+		Tenant:      r.key.tenant,
+		RID:         r.record.RID,
+		Claim:       r.admission.Claim,
+		AdmittedAt:  r.admission.AdmittedAt,
+		KeepRequest: r.served || r.counted,
+		Record:      r.record.AppendJSON(nil),
+	}
+	if r.served {
+		s.Prompt, s.Cached, s.Completion = r.usage.Prompt, r.usage.Cached, r.usage.Completion
+		s.CostNUSD = r.record.CostNUSD
+	}
+	hand(s)
+}

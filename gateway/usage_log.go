@@ -1,0 +1,112 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/headgate/headgate/coordinator"
+)
+
+// UsageLog appends one line of JSON per client request to a file or to standard output. Requests never wait for the
+// disk: lines are collected and written by Run. It is safe for concurrent use.
+type UsageLog struct {
+	out     io.WriteCloser // nil: no log
+	log     zerolog.Logger
+	mu      sync.Mutex
+	pending []byte
+	lost    int // lines dropped since the last good write
+	wake    chan struct{}
+	stop    chan struct{}
+	done    chan struct{}
+}
+
+// maxPendingLines bounds what a stuck disk may hold in memory; beyond it lines are dropped and counted in the log.
+const maxPendingLines = 64 << 20
+
+// OpenUsageLog opens the log: "stdout", a path (appended to), or "" for none. Close writes what is left.
+func OpenUsageLog(target string, log zerolog.Logger) (*UsageLog, error) {
+	l := &UsageLog{log: log, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	switch target {
+	case "":
+	case "stdout":
+		l.out = keepOpen{os.Stdout}
+	default:
+		f, err := os.OpenFile(target, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		if err != nil {
+			return nil, fmt.Errorf("usage log: %w", err)
+		}
+		l.out = f
+	}
+	go l.run()
+	return l, nil
+}
+
+type keepOpen struct{ io.Writer }
+
+func (keepOpen) Close() error { return nil }
+
+// Write queues one record.
+func (l *UsageLog) Write(r *coordinator.Record) {
+	if l.out == nil {
+		return
+	}
+	l.mu.Lock()
+	if len(l.pending) < maxPendingLines {
+		l.pending = append(r.AppendJSON(l.pending), '\n')
+	} else {
+		l.lost++
+	}
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close writes what is queued and closes the file. Write must not be called after it.
+func (l *UsageLog) Close() error {
+	close(l.stop)
+	<-l.done
+	if l.out == nil {
+		return nil
+	}
+	return l.out.Close()
+}
+
+func (l *UsageLog) run() {
+	defer close(l.done)
+	var spare []byte
+	for {
+		select {
+		case <-l.wake:
+			spare = l.flush(spare)
+		case <-l.stop:
+			l.flush(spare)
+			return
+		}
+	}
+}
+
+// flush writes everything pending in one call and returns the buffer for the next round.
+func (l *UsageLog) flush(spare []byte) []byte {
+	l.mu.Lock()
+	lines, lost := l.pending, l.lost
+	l.pending, l.lost = spare[:0], 0
+	l.mu.Unlock()
+	if len(lines) > 0 {
+		if _, err := l.out.Write(lines); err != nil {
+			l.log.Error().Err(err).Int("bytes", len(lines)).Msg("usage lines not written")
+		}
+	}
+	if lost > 0 {
+		l.log.Error().Int("lines", lost).Msg("usage lines dropped: the log is too slow")
+	}
+	if cap(lines) > 1<<20 {
+		return nil
+	}
+	return lines[:0]
+}

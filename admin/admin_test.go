@@ -1,0 +1,182 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/headgate/headgate/admin"
+	"github.com/headgate/headgate/cluster"
+	"github.com/headgate/headgate/coordinator"
+)
+
+func start(t *testing.T, cfg admin.Config, m *admin.Metrics) (*admin.Server, string) {
+	t.Helper()
+	if m == nil {
+		m = admin.NewMetrics(admin.Sources{})
+	}
+	s := admin.New(cfg, m, zerolog.Nop())
+	server := httptest.NewServer(s.Handler())
+	t.Cleanup(server.Close)
+	return s, server.URL
+}
+
+func get(t *testing.T, url, auth string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if auth != "" {
+		r.Header.Set("Authorization", auth)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// TestTokenGuards: A1.
+func TestTokenGuards(t *testing.T) {
+	_, url := start(t, admin.Config{Token: "s3cret"}, nil)
+	for _, c := range []struct {
+		path, auth string
+		want       int
+	}{
+		{"/livez", "", 200}, {"/readyz", "", 200},
+		{"/metrics", "", 401}, {"/metrics", "Bearer s3cre", 401}, {"/metrics", "Bearer s3cret ", 200}, // net/http trims
+		{"/metrics", "Basic s3cret", 401}, {"/metrics", "s3cret", 401}, {"/metrics", "bearer s3cret", 200},
+		{"/admin/v1/keys", "", 401}, {"/admin/v1/keys", "Bearer s3cret", 404},
+	} {
+		status, body := get(t, url+c.path, c.auth)
+		if status != c.want || strings.Contains(body, "s3cret") {
+			t.Errorf("%s with %q: %d %s, want %d", c.path, c.auth, status, body, c.want)
+		}
+	}
+	_, open := start(t, admin.Config{}, nil)
+	if status, _ := get(t, open+"/metrics", ""); status != 200 {
+		t.Errorf("without a token: %d", status)
+	}
+}
+
+// TestDoorsAreShut: A4.
+func TestDoorsAreShut(t *testing.T) {
+	_, url := start(t, admin.Config{}, nil)
+	for _, path := range []string{"/", "/admin/v1/", "/capacity", "/ui/", "/metrics/x", "/debug/pprof/"} {
+		status, body := get(t, url+path, "")
+		var got struct{ Error struct{ Type, Code string } }
+		if err := json.Unmarshal([]byte(body), &got); err != nil || status != 404 || got.Error.Code != "route_not_found" {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+// TestReadyNamesEverything: A2.
+func TestReadyNamesEverything(t *testing.T) {
+	var redis error
+	hang := make(chan struct{})
+	defer close(hang)
+	checks := []admin.Check{
+		{Name: "redis", Ready: func(context.Context) error { return redis }},
+		{Name: "eviction", Ready: func(context.Context) error { return nil }},
+	}
+	s, url := start(t, admin.Config{Checks: checks}, nil)
+	if status, body := get(t, url+"/readyz", ""); status != 200 || body != `{"ready":true,"not_ready":{}}`+"\n" {
+		t.Fatalf("%d %s", status, body)
+	}
+	redis = errors.New("gone")
+	s.Drain()
+	status, body := get(t, url+"/readyz", "")
+	if want := `{"ready":false,"not_ready":{"draining":"this replica is shutting down","redis":"gone"}}` + "\n"; status != 503 || body != want {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _ := get(t, url+"/livez", ""); status != 200 {
+		t.Fatalf("livez while draining: %d", status)
+	}
+
+	checks = append(checks, admin.Check{Name: "consul", Ready: func(context.Context) error { <-hang; return nil }})
+	_, url = start(t, admin.Config{Checks: checks}, nil)
+	status, body = get(t, url+"/readyz", "")
+	if want := `{"ready":false,"not_ready":{"consul":"no answer in time","redis":"gone"}}` + "\n"; status != 503 || body != want {
+		t.Fatalf("with a check that hangs: %d %s", status, body)
+	}
+}
+
+// TestMetricsFollowRecords also holds A3: what clients make up is no label.
+func TestMetricsFollowRecords(t *testing.T) {
+	pool := &cluster.Pool{Name: "qwen", Backends: []*cluster.Backend{{ID: "a", Slots: 4}, {ID: "b", Draining: true}}}
+	m := admin.NewMetrics(admin.Sources{Version: "1.2.3", Running: func() int { return 7 },
+		Pools: func() []*cluster.Pool { return []*cluster.Pool{pool} }})
+	_, url := start(t, admin.Config{}, m)
+	ok := coordinator.Record{Route: "/v1/chat/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Attempts: 2,
+		Prompt: 100, Cached: 40, Completion: 10, CostKnown: true, CostNUSD: 2_500_000_000, Cache: "miss", QueueMS: 300, RedisMS: 0.7,
+		RoundTrips: 1, TTFT: 90 * time.Millisecond, TPOT: 12 * time.Millisecond, Duration: time.Second}
+	m.Observe(&ok)
+	m.Observe(&ok)
+	m.Observe(&coordinator.Record{Route: "/v1/chat/completions", Model: "made-up-1", Status: 404, Outcome: "rejected", RoundTrips: 1, TTFT: 1})
+	m.Observe(&coordinator.Record{Route: "/made/up/2", Model: "made-up-3", Status: 404, Outcome: "rejected"})
+	_, text := get(t, url+"/metrics", "")
+	for _, want := range []string{
+		`headgate_requests_total{outcome="ok",route="/v1/chat/completions",status="200"} 2`,
+		`headgate_requests_total{outcome="rejected",route="other",status="404"} 1`,
+		`headgate_tokens_total{kind="prompt",model="qwen-7b"} 200`,
+		`headgate_tokens_total{kind="cached",model="qwen-7b"} 80`,
+		`headgate_tokens_total{kind="completion",model="qwen-7b"} 20`,
+		`headgate_cost_usd_total{model="qwen-7b"} 5`,
+		`headgate_attempts_total{pool="qwen"} 4`,
+		`headgate_cache_total{result="miss"} 2`,
+		`headgate_ttft_seconds_bucket{model="qwen-7b",le="0.1"} 2`,
+		`headgate_ttft_seconds_bucket{model="qwen-7b",le="0.05"} 0`,
+		`headgate_tpot_seconds_count{model="qwen-7b"} 2`,
+		`headgate_request_duration_seconds_sum{route="/v1/chat/completions"} 2`,
+		`headgate_queue_wait_seconds_count{pool="qwen"} 2`,
+		`headgate_redis_round_trips_bucket{route="/v1/chat/completions",le="1"} 3`,
+		`headgate_redis_wait_seconds_count 3`,
+		`headgate_requests_in_flight 7`,
+		`headgate_backends{pool="qwen",state="draining"} 1`,
+		`headgate_backends{pool="qwen",state="unhealthy"} 1`,
+		`headgate_slots{pool="qwen"} 0`,
+		`version="1.2.3"} 1`,
+		`go_goroutines `,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing %s", want)
+		}
+	}
+	if strings.Contains(text, "made") {
+		t.Error("a name that a client made up is a label")
+	}
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s := admin.New(admin.Config{}, admin.NewMetrics(admin.Sources{}), zerolog.Nop())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	if status, body := get(t, "http://"+l.Addr().String()+"/livez", ""); status != 200 || body != `{"live":true}`+"\n" {
+		t.Fatalf("%d %s", status, body)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}

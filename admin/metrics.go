@@ -1,0 +1,189 @@
+package admin
+
+import (
+	"net/http"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/headgate/headgate/cluster"
+	"github.com/headgate/headgate/coordinator"
+)
+
+// Sources are read when the metrics are asked for. A nil one is left out.
+type Sources struct {
+	Version string
+	Running func() int             // client requests in work
+	Pools   func() []*cluster.Pool // backends as known now
+}
+
+// Metrics counts what usage records say. Observe is safe for concurrent use.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	requests   *prometheus.CounterVec   // route, status, outcome
+	tokens     *prometheus.CounterVec   // model, kind
+	cost       *prometheus.CounterVec   // model
+	unpriced   *prometheus.CounterVec   // model
+	cache      *prometheus.CounterVec   // result
+	attempts   *prometheus.CounterVec   // pool
+	ttft       *prometheus.HistogramVec // model
+	tpot       *prometheus.HistogramVec // model
+	duration   *prometheus.HistogramVec // route
+	queueWait  *prometheus.HistogramVec // pool
+	redis      prometheus.Histogram
+	roundTrips *prometheus.HistogramVec // route
+}
+
+// Buckets in seconds: a first token takes from some milliseconds (warm prefix) to minutes (a full queue), a token from
+// 1 ms to a second.
+var (
+	ttftBuckets     = []float64{.01, .025, .05, .1, .2, .4, .8, 1.6, 3.2, 6.4, 12.8, 30, 60, 120}
+	tpotBuckets     = []float64{.001, .0025, .005, .01, .015, .02, .03, .05, .075, .1, .2, .5, 1}
+	durationBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	redisBuckets    = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}
+	tripBuckets     = []float64{0, 1, 2, 3, 4, 6, 8}
+)
+
+// NewMetrics returns metrics in a registry of their own, with the Go runtime's and the process' beside them.
+func NewMetrics(from Sources) *Metrics {
+	m := &Metrics{
+		registry:   prometheus.NewRegistry(),
+		requests:   counter("requests_total", "Client requests by route, status and outcome.", "route", "status", "outcome"),
+		tokens:     counter("tokens_total", "Tokens of answered requests. prompt includes cached.", "model", "kind"),
+		cost:       counter("cost_usd_total", "What requests cost, in US dollars.", "model"),
+		unpriced:   counter("unpriced_requests_total", "Requests that used tokens of a model without a price.", "model"),
+		cache:      counter("cache_total", "Requests by result of the response cache.", "result"),
+		attempts:   counter("attempts_total", "Forwards to backends.", "pool"),
+		ttft:       histogram("ttft_seconds", "Time to the first token, from the request's arrival.", ttftBuckets, "model"),
+		tpot:       histogram("tpot_seconds", "Time per output token after the first.", tpotBuckets, "model"),
+		duration:   histogram("request_duration_seconds", "From a request's arrival to its last byte.", durationBuckets, "route"),
+		queueWait:  histogram("queue_wait_seconds", "Time that requests which waited spent in the queue.", durationBuckets, "pool"),
+		roundTrips: histogram("redis_round_trips", "Waits for Redis before the answer, per request.", tripBuckets, "route"),
+		redis: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "headgate", Name: "redis_wait_seconds",
+			Help: "Time a request waited for Redis in all.", Buckets: redisBuckets}),
+	}
+	m.registry.MustRegister(m.requests, m.tokens, m.cost, m.unpriced, m.cache, m.attempts, m.ttft, m.tpot, m.duration,
+		m.queueWait, m.roundTrips, m.redis, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(from.Version))
+	if from.Running != nil {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "headgate", Name: "requests_in_flight",
+			Help: "Client requests in work."}, func() float64 { return float64(from.Running()) }))
+	}
+	if from.Pools != nil {
+		m.registry.MustRegister(backends{from.Pools})
+	}
+	return m
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "headgate", Name: name, Help: help}, labels)
+}
+
+func histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "headgate", Name: name, Help: help, Buckets: buckets}, labels)
+}
+
+func buildInfo(version string) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "headgate", Name: "build_info", Help: "Always 1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": version, "go": runtime.Version()}})
+	g.Set(1)
+	return g
+}
+
+// Observe counts one usage record.
+func (m *Metrics) Observe(r *coordinator.Record) {
+	route, model, pool := routeLabel(r.Route), "", r.Pool
+	if pool != "" {
+		model = r.Model // without a pool the name is what a client made up // A3
+	}
+	m.requests.WithLabelValues(route, strconv.Itoa(r.Status), r.Outcome).Inc()
+	m.duration.WithLabelValues(route).Observe(r.Duration.Seconds())
+	if r.RoundTrips > 0 {
+		m.roundTrips.WithLabelValues(route).Observe(float64(r.RoundTrips))
+		m.redis.Observe(r.RedisMS / 1000)
+	}
+	if r.Cache != "" {
+		m.cache.WithLabelValues(r.Cache).Inc()
+	}
+	if r.Attempts > 0 {
+		m.attempts.WithLabelValues(pool).Add(float64(r.Attempts))
+	}
+	if r.QueueMS > 0 {
+		m.queueWait.WithLabelValues(pool).Observe(float64(r.QueueMS) / 1000)
+	}
+	if r.TTFT > 0 {
+		m.ttft.WithLabelValues(model).Observe(r.TTFT.Seconds())
+	}
+	if r.TPOT > 0 {
+		m.tpot.WithLabelValues(model).Observe(r.TPOT.Seconds())
+	}
+	m.observeUse(model, r)
+}
+
+func (m *Metrics) observeUse(model string, r *coordinator.Record) {
+	if r.Prompt+r.Completion == 0 {
+		return
+	}
+	m.tokens.WithLabelValues(model, "prompt").Add(float64(r.Prompt))
+	m.tokens.WithLabelValues(model, "cached").Add(float64(r.Cached))
+	m.tokens.WithLabelValues(model, "completion").Add(float64(r.Completion))
+	if r.CostKnown {
+		m.cost.WithLabelValues(model).Add(float64(r.CostNUSD) / 1e9)
+	} else {
+		m.unpriced.WithLabelValues(model).Inc()
+	}
+}
+
+func (m *Metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second})
+}
+
+// routeLabel keeps paths that clients make up out of the labels. // A3
+func routeLabel(route string) string {
+	if routes[route] {
+		return route
+	}
+	return "other"
+}
+
+var routes = map[string]bool{
+	"/v1/chat/completions": true, "/v1/completions": true, "/v1/responses": true, "/v1/messages": true,
+	"/v1/embeddings": true, "/v1/rerank": true, "/v1/score": true, "/v1/audio/transcriptions": true,
+	"/v1/audio/translations": true, "/v1/models": true, "/tokenize": true, "/detokenize": true,
+}
+
+// backends counts backends when it is asked, so that a pool that is gone leaves no series behind.
+type backends struct{ pools func() []*cluster.Pool }
+
+var (
+	backendsDesc = prometheus.NewDesc("headgate_backends", "Backends known, by pool and state.", []string{"pool", "state"}, nil)
+	slotsDesc    = prometheus.NewDesc("headgate_slots", "Slots of the healthy backends, by pool.", []string{"pool"}, nil)
+)
+
+func (backends) Describe(ch chan<- *prometheus.Desc) { ch <- backendsDesc; ch <- slotsDesc }
+
+func (b backends) Collect(ch chan<- prometheus.Metric) {
+	for _, pool := range b.pools() {
+		count := map[string]int{"healthy": 0, "unhealthy": 0, "draining": 0}
+		slots := 0
+		for _, backend := range pool.Backends {
+			state := "unhealthy"
+			if backend.Draining {
+				state = "draining"
+			} else if backend.Healthy() {
+				state = "healthy"
+				slots += backend.Slots
+			}
+			count[state]++
+		}
+		for state, n := range count {
+			ch <- prometheus.MustNewConstMetric(backendsDesc, prometheus.GaugeValue, float64(n), pool.Name, state)
+		}
+		ch <- prometheus.MustNewConstMetric(slotsDesc, prometheus.GaugeValue, float64(slots), pool.Name)
+	}
+}

@@ -88,7 +88,6 @@ type engineChunkState uint8
 
 const (
 	engineChunkSize       engineChunkState = iota
-	engineChunkSpace                       // space between the size and the extension's semicolon
 	engineChunkExtension                   // ignored up to its bound
 	engineChunkSizeLF                      // after the carriage return of the size line
 	engineChunkData                        // payload
@@ -105,7 +104,7 @@ func (d *engineBody) step(c byte) error {
 	switch d.state {
 	case engineChunkSize:
 		return d.stepSize(c)
-	case engineChunkSpace, engineChunkExtension:
+	case engineChunkExtension:
 		return d.stepExtension(c)
 	case engineChunkTrailer, engineChunkTrailerRow:
 		return d.stepTrailer(c)
@@ -156,9 +155,9 @@ func (d *engineBody) stepSize(c byte) error {
 	case c == '\r':
 		d.state = engineChunkSizeLF
 		return nil
-	case c == ';' || c == ' ' || c == '\t':
-		d.count, d.state = 0, engineChunkSpace
-		return d.stepExtension(c)
+	case c == ';':
+		d.count, d.state = 0, engineChunkExtension
+		return nil
 	default:
 		return d.bad("chunk size", c)
 	}
@@ -169,10 +168,6 @@ func (d *engineBody) stepExtension(c byte) error {
 	switch {
 	case d.count > engineMaxChunkExtension:
 		return d.bad("chunk extension too long", c)
-	case d.state == engineChunkSpace && c == ';':
-		d.state = engineChunkExtension
-	case d.state == engineChunkSpace && c != ' ' && c != '\t':
-		return d.bad("chunk extension", c)
 	case c == '\r':
 		d.state = engineChunkSizeLF
 	case c < ' ' && c != '\t' || c == 0x7f:

@@ -49,20 +49,31 @@ func (r *upstreamReply) smallRoom() int {
 	return engineSmall - len(r.headBuf)
 }
 
-// arm sets the read deadline. The silence clock leaves a timer alone that is good for at least the full silence.
+// arm sets the read deadline for the next read.
 func (r *upstreamReply) arm() {
-	by := r.readBy
+	var now time.Time
 	if r.silence > 0 {
-		least := time.Now().Add(r.silence)
-		most := least.Add(r.silence / 8)
-		if armed := r.conn.readBy; !armed.Before(least) && !armed.After(most) && (by.IsZero() || !armed.After(by)) {
-			return
-		}
-		if by.IsZero() || most.Before(by) {
-			by = most
-		}
+		now = time.Now()
 	}
-	r.conn.setReadBy(by)
+	r.conn.setReadBy(engineReadBy(now, r.conn.readBy, r.silence, r.readBy))
+}
+
+// engineReadBy chooses a read deadline from the one now armed, the silence allowed from now on (0 = any) and the last
+// instant (zero = none). A silence timer is set an eighth late, and left alone while it is good for the full silence:
+// so it moves a few times per silence, not once per token.
+func engineReadBy(now, armed time.Time, silence time.Duration, last time.Time) time.Time {
+	if silence <= 0 {
+		return last
+	}
+	least := now.Add(silence)
+	most := least.Add(silence / 8)
+	if !last.IsZero() && last.Before(most) {
+		return last
+	}
+	if armed.Before(least) || armed.After(most) {
+		return most
+	}
+	return armed
 }
 
 // noteEnd makes the clean end known as soon as the last byte of the framing is there.

@@ -1,0 +1,458 @@
+package sse_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/gateway/protocol/sse"
+)
+
+// run feeds the stream cut before each offset of cuts, and ends it.
+func run(o sse.Options, stream []byte, cuts ...int) ([]byte, sse.End) {
+	t := sse.NewTap(o)
+	var got []byte
+	out := func(b []byte) {
+		if len(b) == 0 {
+			panic("an empty slice was handed on")
+		}
+		got = append(got, b...)
+	}
+	from := 0
+	for _, c := range append(cuts, len(stream)) {
+		// A copy of its own, overwritten after: the tap must not keep it.
+		chunk := bytes.Clone(stream[from:c])
+		t.Feed(chunk, out)
+		for i := range chunk {
+			chunk[i] = '#'
+		}
+		from = c
+	}
+	end := t.Close(out)
+	end.ErrorBody = bytes.Clone(end.ErrorBody)
+	return got, end
+}
+
+func streams(t testing.TB) map[string][]byte {
+	names, err := filepath.Glob("testdata/streams/*.sse")
+	if err != nil || len(names) < 12 {
+		t.Fatalf("testdata/streams: %d streams, %v", len(names), err)
+	}
+	all := map[string][]byte{}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimSuffix(filepath.Base(name), ".sse")] = b
+	}
+	return all
+}
+
+func events(t testing.TB, stream []byte) []sse.Event {
+	r := sse.NewReader(bytes.NewReader(stream))
+	var all []sse.Event
+	for {
+		e, err := r.Next()
+		if err == io.EOF {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+}
+
+// chunk writes E(x) and its relatives of the acceptance cases.
+func chunk(choices, rest string) string {
+	return `data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"m-small","choices":[` + choices + `]` + rest + "}\n\n"
+}
+
+func delta(x string) string {
+	return `{"index":0,"delta":{"content":"` + x + `"},"finish_reason":null}`
+}
+
+const (
+	finish = `{"index":0,"delta":{},"finish_reason":"stop"}`
+	done   = "data: [DONE]\n\n"
+)
+
+func usage(p, c int) string {
+	return fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, p, c, p+c)
+}
+
+var abc = chunk(delta("a"), "") + chunk(delta("b"), "") + chunk(delta("c"), "")
+
+func TestUsage(t *testing.T) { // I4
+	cases := map[string]string{
+		"last chunk":      abc + chunk(finish, "") + chunk("", usage(10, 3)) + done,
+		"on the finish":   abc + chunk(finish, usage(10, 3)) + done,
+		"running":         chunk(delta("a"), usage(10, 1)) + chunk(delta("b"), usage(10, 2)) + chunk(delta("c"), usage(10, 3)) + chunk(finish, usage(10, 3)) + done,
+		"twice":           abc + chunk(finish, usage(10, 3)) + chunk("", usage(10, 3)) + done,
+		"null afterwards": abc + chunk(finish, "") + chunk("", usage(10, 3)) + chunk("", `,"usage":null`) + done,
+		"nonsense after":  abc + chunk(finish, usage(10, 3)) + chunk("", `,"usage":{"prompt_tokens":-1}`) + done,
+		"in a text":       chunk(delta(`x\"usage\":{\"prompt_tokens\":9}`), "") + abc + chunk(finish, "") + chunk("", usage(10, 3)) + done,
+		"two in an event": abc + chunk(finish, usage(9, 9)+usage(10, 3)) + done,
+		"below the top":   abc + chunk(finish, usage(10, 3)+`,"x":{"usage":{"prompt_tokens":7}}`) + done,
+	}
+	want := protocol.Usage{Prompt: 10, Completion: 3, Source: protocol.Backend}
+	for name, stream := range cases {
+		for _, o := range []sse.Options{{}, {Strip: true}} {
+			_, end := run(o, []byte(stream))
+			if end.Usage != want || !end.Done || !end.Finished() || end.Finishes != 1 || end.Failed {
+				t.Errorf("%s, strip %v: %+v", name, o.Strip, end)
+			}
+		}
+	}
+	if _, end := run(sse.Options{}, []byte(abc+chunk(finish, "")+done)); end.Usage.Source != protocol.None {
+		t.Errorf("no usage: %+v", end)
+	}
+}
+
+func TestRecordedStreams(t *testing.T) {
+	want := map[string]string{ // prompt/cached/completion done finishes failed
+		"vllm-0.24-chat-usage":                 "46/0/14 true 1 false",
+		"vllm-0.6-chat-a":                      "0/0/0 true 1 false",
+		"vllm-0.6-completions-a":               "0/0/0 true 1 false",
+		"syn-vllm-chat-continuous-usage":       "21/16/3 true 1 false",
+		"syn-vllm-chat-crlf-and-comments":      "5/0/1 true 1 false",
+		"syn-vllm-chat-error-first-event":      "0/0/0 true 0 true",
+		"syn-vllm-chat-error-midstream":        "0/0/0 true 0 true",
+		"syn-vllm-chat-multibyte-split":        "12/0/8 true 1 false",
+		"syn-vllm-chat-n2":                     "9/0/4 true 2 false",
+		"syn-vllm-chat-no-usage-cut":           "0/0/0 false 0 false",
+		"syn-vllm-chat-reasoning-tools":        "310/0/27 true 1 false",
+		"syn-vllm-completions-usage":           "4/0/3 true 1 false",
+		"groq-chat-error-event-midstream":      "0/0/0 false 0 true",
+		"azure-chat-first-chunk-empty-choices": "0/0/0 true 1 false",
+		"openrouter-chat-cache":                "254/0/5 true 1 false",
+		"openrouter-chat-comments-reasoning":   "43/0/36 true 1 false",
+		"openrouter-chat-error-in-chunk":       "43/0/10 true 2 true",
+		"openai-chat-n2-usage":                 "26/0/104 true 2 false",
+		"mistral-chat":                         "11/0/43 true 1 false",
+	}
+	for name, stream := range streams(t) {
+		_, end := run(sse.Options{}, stream)
+		u := end.Usage
+		got := fmt.Sprintf("%d/%d/%d %v %d %v", u.Prompt, u.Cached, u.Completion, end.Done, end.Finishes, end.Failed)
+		if got != want[name] {
+			t.Errorf("%s: %s, want %s", name, got, want[name])
+		}
+		if n := len(events(t, stream)); n != end.Events && name != "syn-vllm-chat-no-usage-cut" {
+			t.Errorf("%s: %d events, the reader sees %d", name, end.Events, n)
+		}
+		if bytes, texts := textOf(t, stream); bytes != end.TextBytes || texts != end.Texts {
+			t.Errorf("%s: %d bytes in %d events, want %d in %d", name, end.TextBytes, end.Texts, bytes, texts)
+		}
+	}
+}
+
+// textOf counts generated text with encoding/json, of chat and completions.
+func textOf(t testing.TB, stream []byte) (total int64, texts int) {
+	type raw = json.RawMessage
+	var rawLen func(b raw) int64
+	rawLen = func(b raw) int64 {
+		var s string
+		if json.Unmarshal(b, &s) != nil || string(b) == "null" {
+			return 0
+		}
+		return int64(len(b)) - 2
+	}
+	for _, e := range events(t, stream) {
+		var c struct {
+			Choices []struct {
+				Text  raw
+				Delta struct {
+					Content, Reasoning, Refusal raw
+					ReasoningContent            raw                                                `json:"reasoning_content"`
+					ReasoningDetails            []struct{ Text raw }                               `json:"reasoning_details"`
+					ToolCalls                   []struct{ Function struct{ Name, Arguments raw } } `json:"tool_calls"`
+				}
+			}
+		}
+		_ = json.Unmarshal([]byte(e.Data), &c)
+		var n int64
+		for _, ch := range c.Choices {
+			d := ch.Delta
+			for _, b := range []raw{ch.Text, d.Content, d.Reasoning, d.Refusal, d.ReasoningContent} {
+				n += rawLen(b)
+			}
+			for _, r := range d.ReasoningDetails {
+				n += rawLen(r.Text)
+			}
+			for _, tc := range d.ToolCalls {
+				n += rawLen(tc.Function.Name) + rawLen(tc.Function.Arguments)
+			}
+		}
+		if n > 0 {
+			total += n
+			texts++
+		}
+	}
+	return total, texts
+}
+
+func TestNothingHeldWithoutStrip(t *testing.T) { // I2
+	for name, stream := range streams(t) {
+		tap := sse.NewTap(sse.Options{})
+		for i := range stream {
+			n := 0
+			tap.Feed(stream[i:i+1], func(b []byte) {
+				n += len(b)
+				if b[0] != stream[i] {
+					t.Fatalf("%s: byte %d changed", name, i)
+				}
+			})
+			if n != 1 {
+				t.Fatalf("%s: byte %d: %d bytes handed on", name, i, n)
+			}
+		}
+	}
+}
+
+// variants are a stream with other line ends, and with a byte order mark.
+func variants(stream []byte) [][]byte {
+	lf := bytes.ReplaceAll(stream, []byte("\r\n"), []byte("\n"))
+	mixed := make([]byte, 0, 2*len(lf))
+	for i, line := range bytes.SplitAfter(lf, []byte("\n")) {
+		if body, ended := bytes.CutSuffix(line, []byte("\n")); ended {
+			line = append(bytes.Clone(body), []string{"\n", "\r\n", "\r", "\r"}[i%4]...)
+		}
+		mixed = append(mixed, line...)
+	}
+	return [][]byte{
+		stream,
+		bytes.ReplaceAll(lf, []byte("\n"), []byte("\r\n")),
+		bytes.ReplaceAll(lf, []byte("\n"), []byte("\r")),
+		append([]byte("\xEF\xBB\xBF"), mixed...),
+	}
+}
+
+func TestCutsDoNotMatter(t *testing.T) { // I1
+	for name, stream := range streams(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const most = 2 << 10 // the ends of a long stream are where it differs
+			if len(stream) > most {
+				middle := bytes.Index(stream[most/2:], []byte("\n\n")) + most/2 + 2
+				last := bytes.LastIndex(stream[:len(stream)-most/2], []byte("\n\n")) + 2
+				stream = append(bytes.Clone(stream[:middle]), stream[last:]...)
+			}
+			rng := rand.New(rand.NewPCG(1, uint64(len(stream))))
+			for v, stream := range variants(stream) {
+				for _, o := range []sse.Options{{}, {Strip: true}} {
+					wantBytes, wantEnd := run(o, stream)
+					check := func(cuts ...int) {
+						got, end := run(o, stream, cuts...)
+						if !bytes.Equal(got, wantBytes) || !reflect.DeepEqual(end, wantEnd) {
+							t.Fatalf("variant %d, strip %v, cuts %v:\n%+v\nwant\n%+v\nbytes equal: %v", v, o.Strip, cuts, end, wantEnd, bytes.Equal(got, wantBytes))
+						}
+					}
+					for i := range stream {
+						check(i)
+					}
+					for range 60 {
+						a, b := rng.IntN(len(stream)), rng.IntN(len(stream))
+						check(min(a, b), max(a, b))
+					}
+					each := make([]int, len(stream))
+					for i := range each {
+						each[i] = i
+					}
+					check(each...)
+				}
+			}
+		})
+	}
+}
+
+func TestLineEnds(t *testing.T) {
+	stream := []byte(abc + chunk(finish, "") + chunk("", usage(10, 3)) + done)
+	for v, s := range variants(stream) {
+		if n := len(events(t, s)); n != 6 {
+			t.Errorf("variant %d: the reader sees %d events", v, n)
+		}
+		got, end := run(sse.Options{Strip: true}, s)
+		if end.Events != 6 || end.Texts != 3 || end.Usage.Prompt != 10 || len(events(t, got)) != 5 {
+			t.Errorf("variant %d: %+v\n%q", v, end, got)
+		}
+	}
+}
+
+func TestEventReachesTheClientWithItsBlankLine(t *testing.T) {
+	for v, s := range variants([]byte(chunk(delta("a"), "") + abc)) {
+		for _, o := range []sse.Options{{}, {Strip: true}} {
+			tap := sse.NewTap(o)
+			first := events(t, s)[0].Data
+			var got []byte
+			for i := 0; i < len(s) && len(events(t, got)) == 0; i++ {
+				tap.Feed(s[i:i+1], func(b []byte) { got = append(got, b...) })
+				if tap.Started() && len(events(t, got)) == 0 {
+					t.Fatalf("variant %d: the event ended at %d and was not handed on", v, i)
+				}
+			}
+			if all := events(t, got); len(all) != 1 || all[0].Data != first || bytes.Count(got, []byte("data")) != 1 {
+				t.Errorf("variant %d: %q", v, got)
+			}
+		}
+	}
+}
+
+func TestStrip(t *testing.T) { // I3
+	odd := func(data string) string { return "data: " + data + "\n\n" }
+	cases := []struct{ name, in, want string }{
+		{"last chunk", abc + chunk(finish, "") + chunk("", usage(10, 3)) + done, abc + chunk(finish, "") + done},
+		{"on a choice", abc + chunk(finish, usage(10, 3)) + done, abc + chunk(finish, "") + done},
+		{"null stays", chunk(delta("a"), `,"usage":null`) + chunk("", `,"usage":null`), chunk(delta("a"), `,"usage":null`) + chunk("", `,"usage":null`)},
+		{"empty choices without usage", chunk("", ``) + abc, chunk("", ``) + abc},
+		{"usage first", odd(`{"usage":{"prompt_tokens":1} , "choices":[{}]}`), odd(`{ "choices":[{}]}`)},
+		{"usage alone", odd(`{"usage":{"prompt_tokens":1}}`), odd(`{"usage":{"prompt_tokens":1}}`)},
+		{"in the middle", odd(`{"a":1, "usage":{"prompt_tokens":1}, "choices":[{}]}`), odd(`{"a":1, "choices":[{}]}`)},
+		{"over lines", "data: {\"a\":1,\ndata: \"usage\":{\ndata: \"prompt_tokens\":1},\ndata: \"choices\":[0]}\n\n", "data: {\"a\":1,\ndata: \"choices\":[0]}\n\n"},
+		{"with an error", odd(`{"choices":[],"error":{"a":1},"usage":{"prompt_tokens":1}}`), odd(`{"choices":[],"error":{"a":1}}`)},
+		{"event name and id go too", "event: x\nid: 1\n" + chunk("", usage(1, 1)) + done, done},
+		{"comments stay", ": a\n\n: b\n" + chunk("", usage(1, 1)) + ":c\n\n", ": a\n\n: b\n:c\n\n"},
+		{"not JSON", odd(`{"choices":[},"usage":{"prompt_tokens":1}}`), odd(`{"choices":[},"usage":{"prompt_tokens":1}}`)},
+		{"without its blank line", abc + strings.TrimSuffix(chunk("", usage(10, 3)), "\n\n"), abc},
+		{"done without its blank line", abc + "data: [DONE]\n", abc + "data: [DONE]\n"},
+	}
+	for _, c := range cases {
+		if got, _ := run(sse.Options{Strip: true}, []byte(c.in)); string(got) != c.want {
+			t.Errorf("%s:\n%q\nwant\n%q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestLongLines(t *testing.T) { // I5
+	stream := chunk(delta("a"), "") + chunk(delta(strings.Repeat("x", 200_000)), "") +
+		chunk(`{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"`+strings.Repeat(`\"y`, 5<<20/3)+`"}}]},"finish_reason":null}`, usage(10, 1)) +
+		chunk(`{"index":0,"delta":{"content":"`+strings.Repeat(`z`, 1<<20)+`"},"finish_reason":"stop"}`, usage(10, 50000)) + done
+	for _, o := range []sse.Options{{}, {Strip: true}} {
+		tap := sse.NewTap(o)
+		var got bytes.Buffer
+		fed := 0
+		for rest := []byte(stream); len(rest) > 0; {
+			n := min(len(rest), 4096)
+			tap.Feed(rest[:n], func(b []byte) { got.Write(b) })
+			rest = rest[n:]
+			if fed += n; fed-got.Len() > sse.MaxHeld+4096 {
+				t.Fatalf("%d bytes held", fed-got.Len())
+			}
+		}
+		end := tap.Close(func(b []byte) { got.Write(b) })
+		if got.String() != stream {
+			t.Error("the bytes changed")
+		}
+		if end.Usage.Completion != 50000 || end.Events != 5 || end.Texts != 4 || end.Finishes != 1 || !end.Done || end.TextBytes < 6<<20 {
+			t.Errorf("%+v", end)
+		}
+		if o.Strip && end.Oversized != 2 {
+			t.Errorf("%d oversized", end.Oversized)
+		}
+	}
+	// A stream that never ends its line costs no memory either.
+	tap := sse.NewTap(sse.Options{Strip: true})
+	tap.Feed([]byte(`data: {"usage":{"a":"`), func([]byte) {})
+	piece := bytes.Repeat([]byte("x"), 64<<10)
+	tap.Feed(piece, func([]byte) {})
+	if n := testing.AllocsPerRun(100, func() { tap.Feed(piece, func([]byte) {}) }); n > 0 {
+		t.Errorf("%v allocations for each read of an endless line", n)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for name, c := range map[string]struct{ stream, body string }{
+		"object":  {abc + "data: {\"error\":{\"message\":\"no\"}}\n\n" + done, `{"message":"no"}`},
+		"string":  {"data: {\"error\":\"Unauthorized\"}\n\n", `"Unauthorized"`},
+		"number":  {"data: {\"error\":500}\n\n", ``},
+		"old":     {"data: {\"object\":\"error\",\"message\":\"no\"}\n\n", ``},
+		"named":   {"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n", `{"type":"x"}`},
+		"first":   {"data: {\"error\":{\"n\":1}}\n\ndata: {\"error\":{\"n\":2}}\n\n", `{"n":1}`},
+		"too big": {"data: {\"error\":{\"m\":\"" + strings.Repeat("x", sse.MaxCapture) + "\"}}\n\n", ``},
+	} {
+		_, end := run(sse.Options{}, []byte(c.stream))
+		if !end.Failed || end.Finished() || string(end.ErrorBody) != c.body {
+			t.Errorf("%s: %+v %s", name, end, end.ErrorBody)
+		}
+	}
+	if _, end := run(sse.Options{}, []byte(chunk(delta(`{\"error\":1}`), `,"error":null`))); end.Failed {
+		t.Error("a null error is none")
+	}
+}
+
+func TestBrokenStream(t *testing.T) {
+	whole := []byte(abc + chunk(finish, "") + chunk("", usage(10, 3)))
+	for _, s := range variants(whole) {
+		for cut := range s {
+			for _, o := range []sse.Options{{}, {Strip: true}} {
+				tap := sse.NewTap(o)
+				var got []byte
+				tap.Feed(s[:cut], func(b []byte) { got = append(got, b...) })
+				end := tap.End()
+				if again := tap.End(); !reflect.DeepEqual(again, end) {
+					t.Fatalf("the second End differs: %+v, %+v", again, end)
+				}
+				got = sse.AppendBreak(got, end, protocol.StreamTruncated())
+				all := events(t, got)
+				last := all[len(all)-1].Data
+				if !strings.Contains(last, "stream_truncated") || strings.Contains(last, "choices") {
+					t.Fatalf("cut at %d, strip %v: the last event is %q", cut, o.Strip, last)
+				}
+			}
+		}
+	}
+	// A usage that is whole is believed although its blank line is missing.
+	tap := sse.NewTap(sse.Options{})
+	tap.Feed(whole[:len(whole)-2], func([]byte) {})
+	if end := tap.End(); end.Usage.Completion != 3 {
+		t.Errorf("%+v", end)
+	}
+}
+
+func TestShapesChangeNothing(t *testing.T) { // I6
+	tricky := []string{
+		chunk(delta("a"), ""), chunk(delta(`b\\`), ""), chunk(delta(`c\"`), ""), chunk(delta(`\\\"d`), ""), chunk(delta(""), ""),
+		chunk(delta(`","finish_reason":"stop"},{"x":"`), ""), strings.Replace(chunk(delta("xy"), ""), "xy", "x\ny", 1),
+		strings.Replace(chunk(delta("xy"), ""), "xy", "x\ry", 1), chunk(delta("a"), "") + "\n", "\n", ": c\n", done, chunk(finish, ""),
+		chunk(delta("z"), usage(1, 1)), chunk("", usage(1, 2)),
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 3000 {
+		var s []byte
+		var each []int
+		for range 6 {
+			s = append(s, tricky[rng.IntN(len(tricky))]...)
+		}
+		for i := range s { // fed byte by byte no shape ever matches
+			each = append(each, i)
+		}
+		o := sse.Options{Strip: rng.IntN(2) == 0}
+		got, end := run(o, s)
+		slow, slowEnd := run(o, s, each...)
+		if !bytes.Equal(got, slow) || !reflect.DeepEqual(end, slowEnd) {
+			t.Fatalf("%q\n%+v\n%+v", s, end, slowEnd)
+		}
+	}
+}
+
+func TestReset(t *testing.T) {
+	tap := sse.NewTap(sse.Options{Strip: true})
+	tap.Feed([]byte(abc+`data: {"usage":{"prompt_tokens":1,`), func([]byte) {})
+	tap.Reset(sse.Options{})
+	fresh := sse.NewTap(sse.Options{})
+	s := []byte("\xEF\xBB\xBF" + abc + chunk("", usage(1, 2)))
+	tap.Feed(s, func([]byte) {})
+	fresh.Feed(s, func([]byte) {})
+	if a, b := tap.End(), fresh.End(); !reflect.DeepEqual(a, b) {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+}

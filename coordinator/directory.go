@@ -80,7 +80,7 @@ func (d *Directory) Create(ctx context.Context, r Ref, changes Changes) (Entry, 
 		return Entry{}, err
 	}
 	edit := editOf(r, "", lua.EditCreate)
-	edit.Write = append(write, stamp(now))
+	edit.Write = append(named(r, write), stamp(now))
 	done, err := d.edit(ctx, r.Tenant, edit)
 	if err == nil && !done[0] {
 		err = fmt.Errorf("%s %w", r, ErrExists)
@@ -153,7 +153,7 @@ func (d *Directory) Set(ctx context.Context, r Ref, changes Changes) (Entry, err
 	if edit.Write, edit.Remove, err = changes.apply(r.Kind, entry.Fields, now); err != nil {
 		return Entry{}, err
 	}
-	if err := d.makeOwners(ctx, entry.Tenant, edit.Write, now); err != nil {
+	if err := d.makeOwners(ctx, entry.Tenant, changes, now); err != nil {
 		return Entry{}, err
 	}
 	done, err := d.edit(ctx, entry.Tenant, edit)
@@ -221,13 +221,14 @@ func (d *Directory) makeTenant(ctx context.Context, r Ref, now time.Time) error 
 	return err
 }
 
-// makeOwners makes the team and the user that a key's fields name, if they are missing.
-func (d *Directory) makeOwners(ctx context.Context, tenant string, fields [][2]string, now time.Time) error {
+// makeOwners makes the team and the user that a key's changes name, if they are missing.
+func (d *Directory) makeOwners(ctx context.Context, tenant string, changes Changes, now time.Time) error {
 	var edits []lua.EditArgs
-	for _, f := range fields {
-		if f[0] == "team" || f[0] == "user" {
-			edit := editOf(Ref{Kind: Kind(f[0]), Tenant: tenant, ID: f[1]}, "", lua.EditEnsure)
-			edit.Write = [][2]string{stamp(now)}
+	for _, kind := range []Kind{KindTeam, KindUser} {
+		if id := strings.TrimSpace(changes[string(kind)]); id != "" {
+			r := Ref{Kind: kind, Tenant: tenant, ID: id}
+			edit := editOf(r, "", lua.EditEnsure)
+			edit.Write = named(r, [][2]string{stamp(now)})
 			edits = append(edits, edit)
 		}
 	}
@@ -304,6 +305,15 @@ func (d *Directory) now(ctx context.Context) (time.Time, error) {
 	seconds, err1 := strconv.ParseInt(parts[0], 10, 64)
 	micros, err2 := strconv.ParseInt(parts[1], 10, 64)
 	return time.UnixMilli(seconds*1000 + micros/1000).UTC(), errors.Join(err1, err2)
+}
+
+// named adds an id that its record's key does not show to the fields, unless they give a name already.
+func named(r Ref, fields [][2]string) [][2]string {
+	isName := func(f [2]string) bool { return f[0] == "name" }
+	if SafeID(r.ID) == r.ID || slices.ContainsFunc(fields, isName) {
+		return fields
+	}
+	return append(fields, [2]string{"name", r.ID})
 }
 
 func stamp(now time.Time) [2]string {

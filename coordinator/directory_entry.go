@@ -19,8 +19,8 @@ type Entry struct {
 // CreatedAt is when the record was made; zero when it does not say.
 func (e Entry) CreatedAt() time.Time { return readMillis(e.Fields["created_at"]) }
 
-// Faults lists what in the record cannot be read, one line each. A request under such a record is refused, or the
-// field has no effect where its name is unknown.
+// Faults lists what in the record cannot be read, one line each. Limits that cannot be read refuse every request under
+// the record; a field of an unknown name has no effect.
 func (e Entry) Faults() []string {
 	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
@@ -30,16 +30,11 @@ func (e Entry) Faults() []string {
 			faults = append(faults, name+": not a known field")
 		case f.shape == asMoment && readMillis(value).IsZero():
 			faults = append(faults, name+": want milliseconds since 1970")
-		case f.shape == asFlag && value != "0" && value != "1":
-			faults = append(faults, name+": want 1")
-		case f.check != nil && f.shape != asMoment:
+		case f.check != nil && f.shape != asMoment && f.shape != asFlag:
 			if _, err := f.check(value, time.Time{}); err != nil {
 				faults = append(faults, name+": "+err.Error())
 			}
 		}
-	}
-	if err := checkMoney(e.Fields); err != nil && len(faults) == 0 {
-		faults = append(faults, err.Error())
 	}
 	return faults
 }
@@ -118,7 +113,7 @@ func (e Entry) jsonValue(line Line) any {
 			}
 		}
 	case asFlag:
-		return line.Value == "1"
+		return line.Value != "" && line.Value != "0" // as admissions read it
 	case asCommas:
 		return strings.Split(line.Value, ",")
 	case asSpaces:

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,9 +42,9 @@ const (
 // recordFields is in the order in which records are shown.
 var recordFields = []recordField{
 	{name: "id", kinds: "key", fixed: true},
-	{name: "name", kinds: "key", check: timeless(checkText)},
-	{name: "team", kinds: "key", check: timeless(checkText)},
-	{name: "user", kinds: "key", check: timeless(checkText)},
+	{name: "name", check: timeless(checkText)},
+	{name: "team", kinds: "key", check: timeless(checkOwner)},
+	{name: "user", kinds: "key", check: timeless(checkOwner)},
 	{name: "disabled", check: timeless(checkFlag), shape: asFlag},
 	{name: "rpm", check: timeless(checkWhole), shape: asNumber},
 	{name: "tpm", check: timeless(checkWhole), shape: asNumber},
@@ -171,13 +172,16 @@ func (c Changes) withBudget() (Changes, error) {
 	return c, nil
 }
 
-// checkMoney judges budget_usd, period and budgets of one record together.
+// checkMoney judges budget_usd, period (absent: month) and budgets of one record together.
 func checkMoney(fields map[string]string) error {
 	usd, period := fields["budget_usd"], fields["period"]
-	if (usd == "") != (period == "") {
-		return errors.New("budget_usd and period need each other (budget=50/month sets both)")
+	if usd == "" && period != "" {
+		return errors.New("period without budget_usd (budget=50/month sets both, budget= removes both)")
 	}
-	seen := map[string]bool{period: true}
+	seen := map[string]bool{}
+	if usd != "" {
+		seen[cmp.Or(period, "month")] = true
+	}
 	for _, item := range strings.Fields(fields["budgets"]) {
 		_, period, _ := strings.Cut(item, "/")
 		if seen[period] {
@@ -192,8 +196,8 @@ func timeless(check func(string) (string, error)) func(string, time.Time) (strin
 	return func(value string, _ time.Time) (string, error) { return check(value) }
 }
 
-// maxWhole keeps limits where a Lua number holds every integer.
-const maxWhole = 1 << 53
+// maxWhole keeps limits where the scripts count exactly: 15 digits.
+const maxWhole = 999_999_999_999_999
 
 func checkWhole(value string) (string, error) {
 	n, err := strconv.ParseUint(value, 10, 64)
@@ -224,7 +228,7 @@ func checkFlag(value string) (string, error) {
 // maxUSD is where nano-dollars begin to lose digits in a Lua number.
 const maxUSD = 9_000_000
 
-var usdForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
+var usdForm = regexp.MustCompile(`^[0-9]{1,7}(\.[0-9]{1,9})?$`)
 
 func checkUSD(value string) (string, error) {
 	if !usdForm.MatchString(value) {
@@ -334,6 +338,12 @@ func checkRef(r Ref) error {
 		return fmt.Errorf("%w: %s %q: %w", ErrInvalid, r.Kind, r.ID, err)
 	}
 	return nil
+}
+
+// checkOwner takes the id of a team or user and returns it as it stands in key names, which is where admissions use it.
+func checkOwner(value string) (string, error) {
+	value, err := checkText(value)
+	return SafeID(value), err
 }
 
 // checkText takes names and ids that people give: any text that fits one line.

@@ -34,7 +34,7 @@ func (d *Directory) CreateKey(ctx context.Context, tenant string, changes Change
 	if err := d.makeTenant(ctx, r, now); err != nil {
 		return Entry{}, "", err
 	}
-	if err := d.makeOwners(ctx, tenant, write, now); err != nil {
+	if err := d.makeOwners(ctx, tenant, changes, now); err != nil {
 		return Entry{}, "", err
 	}
 	secret := newSecret(tenant)
@@ -204,7 +204,8 @@ func (d *Directory) deleteKeysOf(ctx context.Context, r Ref, withKeys bool) erro
 		return err
 	}
 	entries = slices.DeleteFunc(entries, func(e Entry) bool {
-		return r.Kind != KindTenant && e.Fields[string(r.Kind)] != r.ID
+		owner := e.Fields[string(r.Kind)]
+		return r.Kind != KindTenant && owner != r.ID && owner != SafeID(r.ID)
 	})
 	if len(entries) > 0 && !withKeys {
 		return fmt.Errorf("%s is %w: %d keys refer to it, %s is the first", r, ErrInUse, len(entries), entries[0].ID)

@@ -153,11 +153,11 @@ func TestSetActsOnTheRecord(t *testing.T) {
 		}
 		stored := fieldsOf(t, s, coordinator.TeamPolicy("acme", r.ID))
 		delete(stored, "created_at")
-		if got := fmt.Sprint(stored); got != "map[budget_usd:5 disabled:1 period:day tpm:1000]" {
+		if got := fmt.Sprint(stored); got != "map[budget_usd:5 disabled:1 name:search & find period:day tpm:1000]" {
 			t.Fatalf("stored %s", got)
 		}
 		text, err := json.Marshal(entry)
-		if err != nil || !strings.Contains(string(text), `"id":"search \u0026 find","disabled":true,"tpm":1000,"budget_usd":5,"period":"day","created_at":"2`) {
+		if err != nil || !strings.Contains(string(text), `"id":"search \u0026 find","name":"search \u0026 find","disabled":true,"tpm":1000,"budget_usd":5,"period":"day","created_at":"2`) {
 			t.Fatalf("%s %v", text, err)
 		}
 		if _, err = d.Set(t.Context(), r, coordinator.Changes{"budget": "", "disabled": "false"}); err != nil {
@@ -165,7 +165,7 @@ func TestSetActsOnTheRecord(t *testing.T) {
 		}
 		stored = fieldsOf(t, s, coordinator.TeamPolicy("acme", r.ID))
 		delete(stored, "created_at")
-		if got := fmt.Sprint(stored); got != "map[tpm:1000]" {
+		if got := fmt.Sprint(stored); got != "map[name:search & find tpm:1000]" {
 			t.Fatalf("stored %s", got)
 		}
 	})
@@ -219,8 +219,11 @@ func TestDeleteKeepsLimitsOfKeys(t *testing.T) {
 		if err := d.Delete(t.Context(), tenant("acme"), false); !errors.Is(err, coordinator.ErrInUse) {
 			t.Fatalf("tenant with a key: %v", err)
 		}
-		if _, _, err := d.CreateKey(t.Context(), "acme", coordinator.Changes{"team": "other"}); err != nil {
+		if _, _, err := d.CreateKey(t.Context(), "acme", coordinator.Changes{"team": "R&D"}); err != nil {
 			t.Fatal(err)
+		}
+		if err := d.Delete(t.Context(), team("acme", "R&D"), false); !errors.Is(err, coordinator.ErrInUse) {
+			t.Fatalf("team whose id stands hashed in key names: %v", err)
 		}
 		if err := d.Delete(t.Context(), team("acme", "search"), true); err != nil {
 			t.Fatal(err)
@@ -234,7 +237,7 @@ func TestDeleteKeepsLimitsOfKeys(t *testing.T) {
 		if err := d.Delete(t.Context(), tenant("acme"), true); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"hg:{t:acme}", coordinator.KeyIndex("acme"), coordinator.TeamIndex("acme"), coordinator.TeamPolicy("acme", "other")} {
+		for _, name := range []string{"hg:{t:acme}", coordinator.KeyIndex("acme"), coordinator.TeamIndex("acme"), coordinator.TeamPolicy("acme", "R&D")} {
 			if m, err := s.Do(t.Context(), "EXISTS", name); err != nil {
 				t.Fatal(err)
 			} else if n, _ := m.AsInt64(); n != 0 {
@@ -301,8 +304,8 @@ func TestBrokenRecordIsShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"tenant":"acme","disabled":false,"rpm":1.5,"parallel":4,"created_at":"x","rmp":"5","faults":[` +
-		`"created_at: want milliseconds since 1970","disabled: want 1","rmp: not a known field","rpm: want a whole number, 0 or more"]}`
+	want := `{"tenant":"acme","disabled":true,"rpm":1.5,"parallel":4,"created_at":"x","rmp":"5","faults":[` +
+		`"created_at: want milliseconds since 1970","rmp: not a known field","rpm: want a whole number, 0 or more"]}`
 	if string(text) != want {
 		t.Fatalf("got  %s\nwant %s", text, want)
 	}
@@ -325,7 +328,8 @@ func TestChecks(t *testing.T) {
 		{"budget", "9000001/total", "9,000,000"},
 		{"budget", "1e3/day", "want dollars"},
 		{"budget", "50/month 5/month", "two budgets for one period"},
-		{"budget_usd", "50", "period need each other"},
+		{"rpm", "1000000000000000", "whole number"},
+		{"period", "day", "period without budget_usd"},
 		{"budgets", "5", "per period"},
 		{"period", "0d", "want day"},
 		{"models", "a b", "without spaces"},

@@ -1,17 +1,13 @@
 package lua
 
 import (
-	_ "embed"
 	"strconv"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
 )
 
-//go:embed edit.lua
-var editSource string
-
-var editScript = pipeline.NewScript("edit", editSource)
+var editScript = read("edit")
 
 // EditMode says in which state a record must be for an edit to apply.
 type EditMode string

@@ -1,17 +1,13 @@
 package lua
 
 import (
-	_ "embed"
 	"errors"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
 )
 
-//go:embed find.lua
-var findSource string
-
-var findScript = pipeline.NewScript("find", findSource)
+var findScript = read("find")
 
 // Page is one page of key names. Next "0": that was the last.
 type Page struct {

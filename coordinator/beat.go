@@ -1,0 +1,174 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/headgate/headgate/scripts/lua"
+)
+
+// fleet is the pool without backends in which every replica beats. It says who lives where no pool is known, and what a
+// dead replica has reserved is settled by whoever clears it there.
+const fleet = ""
+
+// Bounds of one beat in one pool, so that it takes Redis well under a millisecond.
+const (
+	maxBeatBackends = 64
+	maxBeatWaiters  = 100
+)
+
+// pulse is what the beat remembers of one pool between two beats.
+type pulse struct {
+	watch     watch
+	published map[string]BackendFacts // as acknowledged
+	next      int                     // where the turn through the backends goes on
+	differs   int                     // beats in a row in which Redis counted other leases than this replica
+	told      map[string]bool         // unreadable backends that were logged
+}
+
+// beats beats every second, and when somebody is due to be found dead.
+func (p *Placement) beats(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		timer.Reset(p.beat(ctx))
+	}
+}
+
+// beat sends one beat for all pools in one flush and acts on the replies. It returns the time until the next.
+func (p *Placement) beat(ctx context.Context) time.Duration {
+	views, sent := p.views(), time.Now()
+	p.expect(views, sent)
+	batch, replies := p.cfg.Pipeline.Batch(), make([]*pipeline.Handle[lua.BeatReply], len(views))
+	facts := make([][]BackendFacts, len(views))
+	for i, v := range views {
+		facts[i] = p.pulse[v.Name].facts(v.Backends)
+		replies[i] = lua.Beat(batch, p.cfg.Store, PoolRoot(v.Name), p.beatArgs(v.Name, facts[i]))
+	}
+	next := sent.Add(p.cfg.times.every)
+	for i, v := range views {
+		reply, err := replies[i].Wait(ctx)
+		if err != nil {
+			p.unheard(v.Name, err)
+			continue
+		}
+		if due := p.heard(ctx, v.Name, sent, reply); due.Before(next) {
+			next = due
+		}
+		p.pulse[v.Name].acknowledged(facts[i])
+	}
+	return max(time.Until(next), p.cfg.times.every/100)
+}
+
+// views is all pools in which this replica lives: those of the cluster, those that are gone from it while requests still
+// run there, and the fleet.
+func (p *Placement) views() []PoolView {
+	views := append([]PoolView{{Name: fleet}}, p.cfg.Pools()...)
+	known := make(map[string]bool, len(views))
+	for _, v := range views {
+		known[v.Name] = true
+	}
+	for pool := range p.holds.leases() {
+		if !known[pool] {
+			views = append(views, PoolView{Name: pool})
+		}
+	}
+	return views
+}
+
+// expect makes room for new pools and forgets those that are gone. A new pool counts as acknowledged now: nobody can
+// have seen this replica there for long.
+func (p *Placement) expect(views []PoolView, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	acked, pulses := make(map[string]time.Time, len(views)), make(map[string]*pulse, len(views))
+	for _, v := range views {
+		acked[v.Name], pulses[v.Name] = p.acked[v.Name], p.pulse[v.Name]
+		if pulses[v.Name] == nil {
+			acked[v.Name] = now
+			pulses[v.Name] = &pulse{published: map[string]BackendFacts{}, told: map[string]bool{}}
+		}
+	}
+	p.acked, p.pulse = acked, pulses
+}
+
+func (p *Placement) beatArgs(pool string, facts []BackendFacts) lua.BeatArgs {
+	args := lua.BeatArgs{Replica: p.cfg.Replica, Waiting: p.holds.waiters(pool, maxBeatWaiters)}
+	for _, f := range facts {
+		args.Backends = append(args.Backends,
+			lua.Registered{Backend: SafeID(f.ID), Address: f.Address, Slots: f.Slots, Draining: f.Draining})
+	}
+	return args
+}
+
+// facts is what the next beat says of the backends: first what has changed, then the next ones in turn, so that every
+// record is touched again and again and its free slots are offered to the waiting.
+func (s *pulse) facts(all []BackendFacts) []BackendFacts {
+	if len(all) <= maxBeatBackends {
+		return all
+	}
+	facts, taken := make([]BackendFacts, 0, maxBeatBackends), map[string]bool{}
+	for _, f := range all {
+		if s.published[f.ID] != f && len(facts) < maxBeatBackends/2 {
+			facts, taken[f.ID] = append(facts, f), true
+		}
+	}
+	for range all {
+		if len(facts) == maxBeatBackends {
+			break
+		}
+		f := all[s.next%len(all)]
+		s.next = (s.next + 1) % len(all)
+		if !taken[f.ID] {
+			facts = append(facts, f)
+		}
+	}
+	return facts
+}
+
+func (s *pulse) acknowledged(facts []BackendFacts) {
+	for _, f := range facts {
+		s.published[f.ID] = f
+	}
+}
+
+// unheard follows a beat without an answer: what this replica saw of others before it counts no longer.
+func (p *Placement) unheard(pool string, err error) {
+	p.pulse[pool].watch.restart()
+	if !errors.Is(err, pipeline.ErrUnavailable) && !errors.Is(err, context.Canceled) {
+		p.cfg.Log.Warn().Err(err).Str("pool", pool).Msg("beat refused")
+	}
+}
+
+// heard acts on the answer to a beat and returns when the next replica is due to be found dead.
+func (p *Placement) heard(ctx context.Context, pool string, sent time.Time, r lua.BeatReply) (due time.Time) {
+	p.mu.Lock()
+	p.acked[pool] = sent
+	p.mu.Unlock()
+	for _, g := range r.Grants {
+		p.grant(pool, g)
+	}
+	for _, rid := range r.Lost {
+		p.holds.again(holdKey{pool, rid})
+	}
+	s := p.pulse[pool]
+	for _, id := range r.Unreadable {
+		if !s.told[id] {
+			s.told[id] = true
+			p.cfg.Log.Warn().Str("key", BackendRecord(pool, id)).Msg("backend is not used: its record cannot be read")
+		}
+	}
+	p.compare(ctx, pool, r)
+	dead, due := s.watch.look(sighted{self: p.cfg.Replica, sent: sent, now: time.Now(), beats: r.Replicas}, p.cfg.times)
+	for _, d := range dead {
+		p.bury(ctx, pool, d)
+	}
+	return due
+}

@@ -1,0 +1,248 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/headgate/headgate/scripts/lua"
+	"github.com/rs/zerolog"
+)
+
+// PoolView is a pool as the cluster knows it now; it is not changed after it was given away.
+type PoolView struct {
+	Name     string
+	Backends []BackendFacts
+}
+
+// BackendFacts is what the registration of a backend says.
+type BackendFacts struct {
+	ID, Address string
+	Slots       int
+	Draining    bool
+}
+
+// PlacementConfig says who places, where, and for what.
+type PlacementConfig struct {
+	Replica  string // [A-Za-z0-9._@-]+, new at each start of the process
+	Store    *pipeline.Store
+	Pipeline *pipeline.Pipeline
+	Pools    func() []PoolView // must not block
+	// OnDead settles what a dead replica has reserved. It is safe to repeat, and repeated until it succeeds.
+	OnDead     func(ctx context.Context, replica string) error
+	QueueLimit int // waiting requests of a pool; 0: nobody waits
+	Log        zerolog.Logger
+
+	times placementTimes // zero: the promised ones
+}
+
+// placementTimes are the clocks of placement. A killed replica's slots are free within 15 s: the others see its last beat
+// after `every` (1 s) and a round trip (0.45 s at most), see it unchanged for `dead` (12 s) and a jitter (0.25 s), and
+// clear it in a round trip or two: 14.6 s. A replica that restarts under a new id within 1.5 s does the same.
+type placementTimes struct {
+	every  time.Duration // between two beats
+	dead   time.Duration // a beat unchanged for so long is the last
+	jitter time.Duration // spreads the replicas that find the same one dead
+	// stale is when a replica stops to trust its own leases: it must place again before others may have cleared them,
+	// that is earlier than dead by more than a request takes from the check to the engine.
+	stale time.Duration
+	young time.Duration // leases younger than this are not compared: their replies may be on the way
+}
+
+func (t placementTimes) orPromised() placementTimes {
+	if t == (placementTimes{}) {
+		return placementTimes{every: time.Second, dead: 12 * time.Second, jitter: 250 * time.Millisecond,
+			stale: 8 * time.Second, young: 10 * time.Second}
+	}
+	return t
+}
+
+// maxCandidates is how many backends one Ask may name; place reads the record of each.
+const maxCandidates = 32
+
+// ErrPlaceAgain ends a wait whose place in the queue is gone (Redis lost it, or this replica was thought dead): the
+// request places again with its next attempt.
+var ErrPlaceAgain = errors.New("placement: the place in the queue was lost")
+
+// Placement gives requests slots of backends, for the whole fleet: a slot is a lease of this replica in Redis, so a
+// backend never runs more than its slots however many replicas place. It is safe for concurrent use.
+//
+// Invariants:
+//
+//	P1. No backend holds more leases than it had slots when they were given; held is the number of its leases.
+//	P2. Release is the only way out. It ends what attempts up to one hold, and never what a later one holds.
+//	P3. A slot that comes free goes to the first who waits and can use it before a new request may have it.
+//	P4. A slot granted to somebody who is not waiting here any more is given back.
+//	P5. A grant reaches its waiter with the announcement, or with the next beat.
+//	P6. A killed replica's leases are free, and its waiters gone, within 15 s; a living one's are left alone.
+//	P7. A lease in Redis that no request here knows is given back by the beat.
+type Placement struct {
+	cfg   PlacementConfig
+	holds holds
+
+	mu    sync.Mutex
+	acked map[string]time.Time // per pool: when the last acknowledged beat was sent
+
+	pulse   map[string]*pulse // per pool; used by the beat's goroutine alone
+	burying burying
+}
+
+// NewPlacement starts nothing; Run does.
+func NewPlacement(cfg PlacementConfig) *Placement {
+	cfg.times = cfg.times.orPromised()
+	return &Placement{cfg: cfg, holds: newHolds(), acked: map[string]time.Time{}, pulse: map[string]*pulse{}}
+}
+
+// Place declares the ask on b. Whoever places releases, whatever the reply was and also without one; releasing what holds
+// nothing costs nothing. A Queued ask goes on with Await.
+func (p *Placement) Place(b *pipeline.Batch, a Ask) *pipeline.Handle[Place] {
+	// Before the flush: a grant may come before the reply that says Queued.
+	p.holds.ask(holdKey{a.Pool, a.RID}, a.Attempt)
+	return lua.Place(b, p.cfg.Store, PoolRoot(a.Pool), p.placeArgs(a), func(r lua.PlaceReply) Place { return p.placed(a, r) })
+}
+
+func (p *Placement) placeArgs(a Ask) lua.PlaceArgs {
+	args := lua.PlaceArgs{RID: a.RID, Attempt: a.Attempt, Replica: p.cfg.Replica, Tenant: a.Tenant, Model: a.Model, MU: a.MU,
+		Not: SafeID(a.Not), Wait: a.Wait, Limit: p.cfg.QueueLimit}
+	for _, c := range a.Candidates[:min(len(a.Candidates), maxCandidates)] {
+		args.Candidates = append(args.Candidates, lua.Slots{Backend: SafeID(c.ID), Slots: c.Slots})
+	}
+	return args
+}
+
+func (p *Placement) placed(a Ask, r lua.PlaceReply) Place {
+	key := holdKey{a.Pool, a.RID}
+	switch r.State {
+	case lua.PlacePlaced:
+		p.holds.placed(key, a.Attempt, r.Backend)
+		for _, c := range a.Candidates {
+			if SafeID(c.ID) == r.Backend {
+				return Place{State: Placed, Backend: c.ID}
+			}
+		}
+		return Place{State: Placed, Backend: p.backendID(a.Pool, r.Backend)} // a repeat that names other candidates
+	case lua.PlaceQueued:
+		p.holds.queued(key, a.Attempt)
+		return Place{State: Queued, Ahead: r.Ahead}
+	case lua.PlaceFull:
+		p.holds.release(key, a.Attempt)
+		return Place{State: QueueFull}
+	default:
+		p.holds.release(key, a.Attempt)
+		return Place{State: NoBackend}
+	}
+}
+
+// Await returns the backend whose slot a queued ask was granted, which may be any of the pool. When ctx ends first it
+// returns the cause; the slot may have been granted all the same, so the ask is released like any other.
+func (p *Placement) Await(ctx context.Context, a Ask) (backend string, err error) {
+	granted := p.holds.granted(holdKey{a.Pool, a.RID}, a.Attempt)
+	if granted == nil {
+		return "", ErrPlaceAgain
+	}
+	select {
+	case g := <-granted:
+		return p.backendID(a.Pool, g.backend), g.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// Release declares on post the end of all that rid holds in the pool for attempts up to attempt. From here on a grant
+// for it is given back. It does not send.
+func (p *Placement) Release(post *pipeline.Post, pool, rid string, attempt int) {
+	if !p.holds.release(holdKey{pool, rid}, attempt) {
+		return // refused, released before, or a later attempt's
+	}
+	p.giveBack(post, pool, rid, attempt)
+}
+
+func (p *Placement) giveBack(post *pipeline.Post, pool, rid string, attempt int) {
+	post.With(func(b *pipeline.Batch) {
+		// A release that is not acknowledged is not repeated: the beat finds the lease that nobody knows. // P7
+		lua.Release(b, p.cfg.Store, PoolRoot(pool), lua.ReleaseArgs{RID: rid, Attempt: attempt, Replica: p.cfg.Replica})
+	})
+}
+
+// giveBackNow is giveBack for what no request will release.
+func (p *Placement) giveBackNow(pool, rid string, attempt int) {
+	post := p.cfg.Pipeline.Post()
+	p.giveBack(post, pool, rid, attempt)
+	post.Send()
+}
+
+// Leases is the number of slots requests of this replica hold.
+func (p *Placement) Leases() int { return p.holds.count(holding) }
+
+// Waiting is the number of requests of this replica in a queue.
+func (p *Placement) Waiting() int { return p.holds.count(waiting) }
+
+// Stale says that others may soon think this replica dead: a slot placed before must be placed again, as the next
+// attempt, before the request is forwarded.
+func (p *Placement) Stale() bool { return p.LastBeat() > p.cfg.times.stale }
+
+// LastBeat is how long ago the last acknowledged beat was sent, in the pool where that is longest; before the first beat
+// of Run it is 0.
+func (p *Placement) LastBeat() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var longest time.Duration
+	for _, at := range p.acked {
+		longest = max(longest, time.Since(at))
+	}
+	return longest
+}
+
+// Run listens for grants, beats, and clears replicas that died, until ctx ends.
+func (p *Placement) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = p.cfg.Store.Subscribe(ctx, GrantChannel(p.cfg.Replica), p.announced) })
+	p.beats(ctx)
+	wg.Wait()
+	p.burying.wait()
+	return nil
+}
+
+// announced takes "<pool> <rid> <attempt> <backend>".
+func (p *Placement) announced(message string) {
+	f := strings.Fields(message)
+	if len(f) != 4 {
+		p.cfg.Log.Warn().Str("message", message).Msg("unreadable grant")
+		return
+	}
+	attempt, err := strconv.Atoi(f[2])
+	if err != nil {
+		p.cfg.Log.Warn().Str("message", message).Msg("unreadable grant")
+		return
+	}
+	p.grant(f[0], lua.Grant{RID: f[1], Attempt: attempt, Backend: f[3]})
+}
+
+// grant hands a slot to who waits for it here. The same grant may come twice. // P5
+func (p *Placement) grant(pool string, g lua.Grant) {
+	if !p.holds.grant(holdKey{pool, g.RID}, g.Attempt, g.Backend) {
+		p.giveBackNow(pool, g.RID, g.Attempt) // P4
+	}
+}
+
+// backendID is the id whose form in key names is safe.
+func (p *Placement) backendID(pool, safe string) string {
+	if !strings.HasPrefix(safe, "~") {
+		return safe
+	}
+	for _, v := range p.cfg.Pools() {
+		if v.Name != pool {
+			continue
+		}
+		for _, b := range v.Backends {
+			if SafeID(b.ID) == safe {
+				return b.ID
+			}
+		}
+	}
+	return safe
+}

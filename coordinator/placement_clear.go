@@ -1,0 +1,95 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/scripts/lua"
+)
+
+// clearAtOnce is how many waiters and leases of a dead replica one call takes: a few milliseconds of Redis.
+const clearAtOnce = 200
+
+// buryTimeout bounds one try to clear a dead replica in one pool. Who is not cleared then is found dead again by the next
+// beat.
+const buryTimeout = 20 * time.Second
+
+// burying is who is being cleared now, so that the next beat does not start the same again.
+type burying struct {
+	mu  sync.Mutex
+	now map[holdKey]bool // pool and replica
+	wg  sync.WaitGroup
+}
+
+func (b *burying) start(key holdKey, work func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.now[key] {
+		return
+	}
+	if b.now == nil {
+		b.now = map[holdKey]bool{}
+	}
+	b.now[key] = true
+	b.wg.Go(func() {
+		work()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.now, key)
+	})
+}
+
+func (b *burying) wait() { b.wg.Wait() }
+
+// bury clears a dead replica in a pool, beside the beat. In the fleet what it reserved is settled first: if this replica
+// dies meanwhile, another finds the dead one still listed and does it again.
+func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat) {
+	p.burying.start(holdKey{pool, dead.Replica}, func() {
+		ctx, cancel := context.WithTimeout(ctx, buryTimeout)
+		defer cancel()
+		if pool == fleet && p.cfg.OnDead != nil {
+			if err := p.cfg.OnDead(ctx, dead.Replica); err != nil {
+				p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Msg("reservations of a dead replica are not settled yet")
+				return
+			}
+		}
+		taken, err := p.clear(ctx, pool, lua.ClearArgs{Replica: dead.Replica, BeatMS: dead.BeatMS, Most: clearAtOnce})
+		switch {
+		case err != nil:
+			p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Str("pool", pool).Msg("a dead replica is not cleared yet")
+		case taken.Same:
+			p.cfg.Log.Info().Str("dead", dead.Replica).Str("pool", pool).Int64("leases", taken.Released).
+				Int64("waiting", taken.Dequeued).Msg("cleared a dead replica")
+		}
+	})
+}
+
+// clear repeats until nothing is left or the replica has beaten again, and returns the sums.
+func (p *Placement) clear(ctx context.Context, pool string, a lua.ClearArgs) (sum lua.ClearReply, err error) {
+	for {
+		r, err := lua.Clear(p.cfg.Pipeline.Batch(), p.cfg.Store, PoolRoot(pool), a).Wait(ctx)
+		if err != nil || !r.Same {
+			return sum, err
+		}
+		sum.Same = true
+		sum.Released += r.Released
+		sum.Dequeued += r.Dequeued
+		sum.Granted += r.Granted
+		if r.Left == 0 {
+			return sum, nil
+		}
+	}
+}
+
+// Leave gives back all this replica still holds and takes it off the lists, so that nobody waits for its death. It is
+// called once, after Run has returned and the requests are done: a Place after it would list the replica again.
+func (p *Placement) Leave(ctx context.Context) error {
+	for _, v := range p.views() {
+		if _, err := p.clear(ctx, v.Name, lua.ClearArgs{Replica: p.cfg.Replica, Most: clearAtOnce}); err != nil {
+			return fmt.Errorf("leave pool %q: %w", v.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package coordinator
+
+import (
+	"sync"
+	"time"
+)
+
+// holdKey names what one request holds in one pool.
+type holdKey struct{ pool, rid string }
+
+type holdState int
+
+const (
+	asking  holdState = iota // declared; no reply yet
+	waiting                  // in the queue
+	holding                  // a slot
+	missing                  // a slot that Redis no longer lists: the request runs on, nobody counts it
+)
+
+// hold is what a request of this replica has asked for and not released.
+type hold struct {
+	attempt int
+	state   holdState
+	backend string    // as in key names, when holding
+	since   time.Time // of state
+	granted chan grant
+}
+
+// grant is the end of a wait: a backend, or an error.
+type grant struct {
+	backend string
+	err     error
+}
+
+// holds is all that requests of this replica hold. It is what the replica believes; Redis decides. A reply or grant for
+// what is not in it comes too late and changes nothing here.
+type holds struct {
+	mu sync.Mutex
+	of map[holdKey]*hold
+}
+
+func newHolds() holds { return holds{of: map[holdKey]*hold{}} }
+
+// ask registers an attempt; it replaces what an earlier one held, as place does in Redis.
+func (h *holds) ask(key holdKey, attempt int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if old := h.of[key]; old == nil || old.attempt < attempt {
+		h.of[key] = &hold{attempt: attempt, since: time.Now(), granted: make(chan grant, 1)}
+	}
+}
+
+func (h *holds) placed(key holdKey, attempt int, backend string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.of[key]; held != nil && held.attempt == attempt {
+		held.hold(backend)
+	}
+}
+
+// queued follows the reply of place; the grant may have come before it.
+func (h *holds) queued(key holdKey, attempt int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.of[key]; held != nil && held.attempt == attempt && held.state == asking {
+		held.state, held.since = waiting, time.Now()
+	}
+}
+
+// granted is where the wait of this attempt ends; nil when it is not known.
+func (h *holds) granted(key holdKey, attempt int) <-chan grant {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.of[key]; held != nil && held.attempt == attempt {
+		return held.granted
+	}
+	return nil
+}
+
+// grant ends the wait of this attempt. It is false when nobody here knows it.
+func (h *holds) grant(key holdKey, attempt int, backend string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := h.of[key]
+	if held == nil || held.attempt != attempt {
+		return false
+	}
+	if held.state == asking || held.state == waiting {
+		held.hold(backend)
+		held.end(grant{backend: backend})
+	}
+	return true
+}
+
+// again ends a wait whose place in the queue is gone.
+func (h *holds) again(key holdKey) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.of[key]; held != nil && held.state == waiting {
+		held.state = missing
+		held.end(grant{err: ErrPlaceAgain})
+	}
+}
+
+// release forgets what attempts up to attempt hold, and says whether there was anything.
+func (h *holds) release(key holdKey, attempt int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := h.of[key]
+	if held == nil || held.attempt > attempt {
+		return false
+	}
+	delete(h.of, key)
+	return true
+}
+
+// count is how many are in a state, in all pools.
+func (h *holds) count(state holdState) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, held := range h.of {
+		if held.state == state {
+			n++
+		}
+	}
+	return n
+}
+
+// leases is the number of slots held, per pool; a pool with anything at all has an entry.
+func (h *holds) leases() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := map[string]int{}
+	for key, held := range h.of {
+		if held.state == holding {
+			n[key.pool]++
+		} else {
+			n[key.pool] += 0
+		}
+	}
+	return n
+}
+
+// waiters is up to most rids that wait in the pool, others each time when there are more.
+func (h *holds) waiters(pool string, most int) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var rids []string
+	for key, held := range h.of {
+		if len(rids) == most {
+			break
+		}
+		if key.pool == pool && held.state == waiting {
+			rids = append(rids, key.rid)
+		}
+	}
+	return rids
+}
+
+func (held *hold) hold(backend string) {
+	held.state, held.backend, held.since = holding, backend, time.Now()
+}
+
+func (held *hold) end(g grant) {
+	select {
+	case held.granted <- g:
+	default: // ended before
+	}
+}

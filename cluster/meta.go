@@ -89,7 +89,13 @@ func (s *spec) setAddress(address string, port int) error {
 		return fmt.Errorf("port %d", port)
 	}
 	p := strconv.Itoa(port)
-	bare := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
+	bare := address
+	if inner, ok := strings.CutPrefix(address, "["); ok {
+		bare, _ = strings.CutSuffix(inner, "]")
+		if bare == inner {
+			return fmt.Errorf("address %q", clip(address))
+		}
+	}
 	if ip, err := netip.ParseAddr(bare); err == nil {
 		s.addr = net.JoinHostPort(ip.String(), p)
 		s.host = net.JoinHostPort(ip.WithZone("").String(), p) // a zone means nothing to the other side

@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/buraksezer/consistent"
+)
+
+func names(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("engine-%04d", i)
+	}
+	return all
+}
+
+func shares(r *ring) []int {
+	count := make([]int, len(r.members))
+	for _, owner := range r.owners {
+		count[owner]++
+	}
+	return count
+}
+
+func TestRingSharesAreEven(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 3, 8, 32} {
+		mean := float64(partitions) / float64(n)
+		count := shares(newRing(names(n)))
+		if least := float64(slices.Min(count)); least < 0.7*mean {
+			t.Errorf("%d members: the smallest share is %.2f of the mean", n, least/mean)
+		}
+		if most := float64(slices.Max(count)); most > 1.25*mean+2 {
+			t.Errorf("%d members: the largest share is %.2f of the mean", n, most/mean)
+		}
+	}
+}
+
+// A member that leaves hands its partitions to all others, next to no other
+// partition moves, and all is as before when it comes back.
+func TestRingMovesOnlyWhatItMust(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{3, 8, 32} {
+		before := newRing(names(n))
+		gone := n / 2
+		left := slices.Delete(names(n), gone, gone+1)
+		after := newRing(left)
+		var lost, moved int
+		takers := map[string]int{}
+		for p := range partitions {
+			was, is := before.members[before.owners[p]], after.members[after.owners[p]]
+			switch {
+			case was == before.members[gone]:
+				lost++
+				takers[is]++
+			case was != is:
+				moved++
+			}
+		}
+		if moved > lost/10 {
+			t.Errorf("%d members: %d partitions moved besides the %d that had to", n, moved, lost)
+		}
+		if len(takers) < (n-1)*8/10 {
+			t.Errorf("%d members: only %d took over", n, len(takers))
+		}
+		if again := newRing(names(n)); !slices.Equal(again.owners, before.owners) {
+			t.Errorf("%d members: not as before when it is back", n)
+		}
+	}
+}
+
+func TestRingIsTheSameForAnyOrderOfItsMembers(t *testing.T) { // L1
+	t.Parallel()
+	one := poolOf("p", 20, nil)
+	shuffled := slices.Clone(one.Backends)
+	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	other := newPool("p", shuffled, nil)
+	for key := range uint64(500) {
+		if !slices.Equal(one.Candidates(key, 0), other.Candidates(key, 0)) {
+			t.Fatalf("key %d: %v and %v", key, ids(one.Candidates(key, 0)), ids(other.Candidates(key, 0)))
+		}
+	}
+}
+
+func TestRingHomeIsTheLibrarysOwner(t *testing.T) {
+	t.Parallel()
+	all := names(9)
+	var members []consistent.Member
+	for _, name := range all {
+		members = append(members, ringMember(name))
+	}
+	c := consistent.New(members, consistent.Config{
+		Hasher: hasher{}, PartitionCount: partitions, ReplicationFactor: replication(9), Load: load})
+	r := newRing(all)
+	for key := range uint64(1000) {
+		b := []byte{byte(key), byte(key >> 8), 0, 0, 0, 0, 0, 0}
+		p := partitionOf(key)
+		if want := c.FindPartitionID(b); p != want {
+			t.Fatalf("key %d: partition %d, want %d", key, p, want)
+		}
+		if home, want := all[r.order(p)[0]], c.GetPartitionOwner(p).String(); home != want {
+			t.Fatalf("key %d: home %s, want %s", key, home, want)
+		}
+	}
+}
+
+// With GetClosestN every owner would have one and the same second choice.
+func TestRingSecondChoicesSpread(t *testing.T) {
+	t.Parallel()
+	const n = 10
+	r := newRing(names(n))
+	second := map[uint16]map[uint16]int{}
+	for p := range partitions {
+		order := r.order(p)
+		if len(order) != n || order[0] != r.owners[p] {
+			t.Fatalf("partition %d: order %v, home %d", p, order, r.owners[p])
+		}
+		if sorted := slices.Sorted(slices.Values(order)); len(slices.Compact(sorted)) != n {
+			t.Fatalf("partition %d: somebody is there twice: %v", p, order)
+		}
+		if second[order[0]] == nil {
+			second[order[0]] = map[uint16]int{}
+		}
+		second[order[0]][order[1]]++
+	}
+	count := shares(r)
+	for home, by := range second {
+		mean := float64(count[home]) / (n - 1)
+		for other := range uint16(n) {
+			if other != home && (float64(by[other]) < 0.7*mean || float64(by[other]) > 1.3*mean) {
+				t.Errorf("%d is the second choice of %d for %d partitions, the mean is %.0f", other, home, by[other], mean)
+			}
+		}
+	}
+}
+
+func TestRingOfAnySize(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, 2, 31, 32, 33, 129, 385, 2000} {
+		p := poolOf("p", n, nil)
+		for key := range uint64(20) {
+			got := p.Candidates(key, 0)
+			if want := min(n, MaxCandidates); len(got) != want {
+				t.Fatalf("%d members: %d candidates, want %d", n, len(got), want)
+			}
+			if n > 0 && got[0] != p.Home(key) {
+				t.Fatalf("%d members: the first candidate is not the home", n)
+			}
+		}
+	}
+	if p := poolOf("p", 0, nil); p.Home(1) != nil {
+		t.Error("an empty pool has a home")
+	}
+}
+
+func TestRingOrdersAreSafeToAskAtOnce(t *testing.T) {
+	t.Parallel()
+	p := poolOf("p", 40, nil)
+	var asking sync.WaitGroup
+	for range 4 {
+		asking.Go(func() {
+			for key := range uint64(2000) {
+				if len(p.Candidates(key, 3)) != 3 {
+					t.Error("not three candidates")
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+}
+
+func BenchmarkCandidates(b *testing.B) {
+	for _, n := range []int{3, 32, 1000} {
+		p := poolOf("p", n, nil)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				if len(p.Candidates(uint64(i%1000), 8)) == 0 {
+					b.Fatal("no candidate")
+				}
+			}
+		})
+	}
+}
+
+// poolOf is a pool of n usable backends.
+func poolOf(name string, n int, before *Pool) *Pool {
+	backends := make([]*Backend, n)
+	for i, id := range names(n) {
+		backends[i] = &Backend{ID: id, Pool: name, Models: []string{"m"}, state: &state{}}
+		backends[i].state.up.Store(true)
+	}
+	return newPool(name, backends, before)
+}
+
+func ids(backends []*Backend) []string {
+	var all []string
+	for _, b := range backends {
+		all = append(all, b.ID)
+	}
+	return all
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/headgate/headgate/catalogue"
+	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
 	"github.com/headgate/headgate/pipeline"
@@ -200,12 +201,9 @@ func (r *request) declarePlacement() *pipeline.Handle[coordinator.Place] {
 	if !ok {
 		return nil
 	}
-	r.backends = pool.Candidates(r.affinity(), maxCandidates)
+	r.backends = pool.CandidatesFor(r.model.Name, r.affinity(), cluster.MaxCandidates)
 	return r.askFor(1, "")
 }
-
-// maxCandidates is the ring's home and the 31 best of the others.
-const maxCandidates = 32
 
 // askFor declares one wish for a slot; nil when no backend is left to ask for.
 func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.Place] {
@@ -255,11 +253,14 @@ func (r *request) queue() *refusal {
 	if r.place.State != coordinator.Queued {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, r.g.cfg.QueueWait)
+	since := time.Now()
+	if r.queueUntil.IsZero() {
+		r.queueUntil = since.Add(r.g.cfg.QueueWait)
+	}
+	ctx, cancel := context.WithDeadline(r.ctx, r.queueUntil)
 	defer cancel()
 	stop := context.AfterFunc(r.g.closing, cancel) // a drain ends the wait early
 	defer stop()
-	since := time.Now()
 	backend, err := r.g.deps.Placement.Await(ctx, r.ask)
 	r.record.QueueMS += time.Since(since).Milliseconds()
 	switch {
@@ -270,10 +271,10 @@ func (r *request) queue() *refusal {
 		return r.left()
 	case r.g.closing.Err() != nil:
 		return refusalOf(protocol.Shutdown())
-	case errors.Is(err, context.DeadlineExceeded):
-		return refusalOf(protocol.QueueFull())
+	case errors.Is(err, coordinator.ErrPlaceAgain): // Redis lost the place in the queue, not the request
+		return r.placeAgain("")
 	}
-	return refusalOf(protocol.NoBackend(r.model.Name))
+	return refusalOf(protocol.QueueFull()) // waited as long as may be
 }
 
 // affinity is the same for requests that begin alike, so that they meet the same warm prefix: the model and the first

@@ -49,7 +49,7 @@ func (r *request) moveOn() bool {
 	failedOn := r.place.Backend
 	rest := r.backends[:0:0]
 	for _, b := range r.backends {
-		if b.ID != failedOn && b.Healthy() {
+		if b.ID != failedOn && b.Usable() {
 			rest = append(rest, b)
 		}
 	}
@@ -162,9 +162,7 @@ func (r *request) afterFault(b *cluster.Backend, f *upstreamFault) attemptEnd {
 	case upstreamFaultTimeout:
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not begin to answer in time."))}
 	case upstreamFaultConnect, upstreamFaultConnectTimeout:
-		r.g.deps.Cluster.ReportFailure(b, cluster.FailureConnect)
-	case upstreamFaultDied:
-		r.g.deps.Cluster.ReportFailure(b, cluster.FailureDied)
+		r.g.deps.Cluster.ReportFailure(b, cluster.ConnectFailed)
 	}
 	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
 }
@@ -190,7 +188,6 @@ func (r *request) afterBody(b *cluster.Backend, err error) attemptEnd {
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not answer in time."))}
 	}
 	r.g.deps.Log.Warn().Err(err).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
-	r.g.deps.Cluster.ReportFailure(b, cluster.FailureDied)
 	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
 }
 

@@ -95,16 +95,16 @@ type request struct {
 	backends  []*cluster.Backend // candidates in order of preference
 	backend   *cluster.Backend   // of the running attempt
 
-	usage    protocol.Usage
-	served   bool // the model's work reached the client or was made for it: it is charged
-	counted  bool // the request stays counted although nothing is charged
-	begun    bool // the client was sent a byte
-	store    []byte
-	redis    time.Duration
-	firstAt  time.Time // first token
-	lastAt   time.Time // last byte of the answer
-	queuedAt time.Time
-	record   coordinator.Record
+	usage      protocol.Usage
+	served     bool // the model's work reached the client or was made for it: it is charged
+	counted    bool // the request stays counted although nothing is charged
+	begun      bool // the client was sent a byte
+	store      []byte
+	redis      time.Duration
+	firstAt    time.Time // first token
+	lastAt     time.Time // last byte of the answer
+	queueUntil time.Time // the end of the wait, over all attempts
+	record     coordinator.Record
 }
 
 // begin starts the record; nothing is reserved yet.
@@ -184,8 +184,10 @@ func (r *request) resolve() {
 		pool, seen := r.g.deps.Cluster.ModelPool(r.scan.Model)
 		r.model, r.known = catalogue.Unlisted(r.scan.Model, pool), seen
 	}
-	r.record.Model = r.model.Name
-	r.record.Pool = r.model.Pool
+	r.record.Model = bounded(r.model.Name)
+	if r.known {
+		r.record.Pool = r.model.Pool
+	}
 	r.record.CostKnown = r.model.Priced
 }
 

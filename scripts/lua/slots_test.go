@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/headgate/headgate/bench/lab"
@@ -18,11 +19,18 @@ import (
 
 // pool is one pool of one store, as the placement tests see it.
 type pool struct {
-	t     *testing.T
+	t     failer
 	store *pipeline.Store
 	pipes *pipeline.Pipeline
 	name  string
 	root  string
+}
+
+// failer is a test, or a property under test.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }
 
 var pools atomic.Int64
@@ -42,6 +50,7 @@ func onBothPools(t *testing.T, test func(t *testing.T, p *pool)) {
 
 func newPool(t *testing.T, cfg pipeline.StoreConfig) *pool {
 	t.Helper()
+	cfg.Timeout = 20 * time.Second // many tests at once on a slow machine
 	store, err := pipeline.NewStore(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +62,13 @@ func newPool(t *testing.T, cfg pipeline.StoreConfig) *pool {
 	if err := store.WaitConnected(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return (&pool{store: store, pipes: pipeline.New()}).fresh(t)
+}
+
+// fresh is an empty pool of the same store.
+func (p *pool) fresh(t failer) *pool {
 	name := fmt.Sprintf("pool/%d", pools.Add(1))
-	return &pool{t: t, store: store, pipes: pipeline.New(), name: name, root: "hg:{p:" + name + "}"}
+	return &pool{t: t, store: p.store, pipes: p.pipes, name: name, root: "hg:{p:" + name + "}"}
 }
 
 func (p *pool) do(name, suffix string, args ...string) *rueidis.RedisMessage {

@@ -1,0 +1,194 @@
+package coordinator
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/headgate/headgate/scripts/lua"
+	"github.com/redis/rueidis"
+	"github.com/rs/zerolog"
+)
+
+// LedgerConfig says for whom the ledger reserves, and where.
+type LedgerConfig struct {
+	Replica  string // new at each start of the process
+	Store    *pipeline.Store
+	Pipeline *pipeline.Pipeline
+	Log      zerolog.Logger
+	Clock    func() time.Time // of what is remembered here; nil: time.Now. Redis' clock decides everything else
+}
+
+// Ledger lets requests in against limits and budgets that hold for the whole fleet, and replaces what they held by what
+// they used. Redis decides; the ledger remembers only what it must do again. It is safe for concurrent use.
+//
+// Invariants:
+//
+//	L1. An admission reserves in all scopes of a request or in none; one refused changes nothing.
+//	L2. A request is charged once, however often its settlement is sent.
+//	L3. A settlement Redis did not acknowledge is sent again every second, in order, for an hour.
+//	L4. A reservation is renewed from its admission until its settlement is acknowledged; it is charged at its hold when
+//	    its replica is gone.
+//	L5. A refusal is repeated from memory for a second at most, never past its reset, and nothing is ever let in from it.
+//	L6. What is remembered of keys, refusals and look-ups is bounded, whatever comes in.
+type Ledger struct {
+	cfg       LedgerConfig
+	open      openBook
+	seen      seenKeys
+	refusals  refusals
+	lookups   lookups
+	unsettled unsettled
+	health    health
+	wake      chan struct{} // to Run: a tenant's set is to be written
+}
+
+// NewLedger starts nothing; Run does.
+func NewLedger(cfg LedgerConfig) *Ledger {
+	if cfg.Clock == nil {
+		cfg.Clock = time.Now
+	}
+	return &Ledger{
+		cfg:    cfg,
+		open:   openBook{tenants: map[string]*tenantBook{}},
+		health: health{log: cfg.Log},
+		wake:   make(chan struct{}, 1),
+	}
+}
+
+// Admit declares the decision on b. When the handle fails, the admission may have been applied: the request is settled
+// without a claim and at no cost, or, if it goes on all the same, with its real figures.
+func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission] {
+	now := l.cfg.Clock()
+	if a, ok := l.refusals.recall(r, now); ok {
+		return pipeline.Resolved(a, nil)
+	}
+	_, seen := l.Seen(r.KeyHash)
+	if !seen {
+		if reset := l.lookups.flooded(r.Tenant, now); reset > 0 {
+			return pipeline.Resolved(floodRefusal(reset), nil)
+		}
+	} else if l.open.unannounced(r.Tenant, now) {
+		// Only for a key that passed before: made-up keys must not write made-up tenants. For the first use of a key,
+		// Run writes it right after the admission.
+		l.declareAnnouncement(b, []string{r.Tenant})
+	}
+	return lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply lua.AdmitReply) Admission {
+		return l.decided(r, reply)
+	})
+}
+
+func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
+	w := line{}
+	w.text("request_id", r.RequestID)
+	w.text("rid", r.RID)
+	w.text("replica", l.cfg.Replica)
+	w.text("tenant", r.Tenant)
+	w.text("end_user", r.EndUser)
+	w.list("tags", r.Tags)
+	w.text("route", r.Route)
+	w.text("model", r.Model)
+	w.raw("stream", strconv.FormatBool(r.Stream))
+	return lua.AdmitArgs{
+		RID: r.RID, KeyHash: r.KeyHash, Owner: lua.ClaimText(l.cfg.Replica), Model: r.Model, Known: r.Known, Priced: r.Priced,
+		Prompt: max(r.PromptTokens, 0), Cap: max(r.OutputCap, 0), Usual: max(r.OutputUsual, 0),
+		HoldNUSD: min(max(r.HoldNUSD, 0), maxNUSD), Label: lua.ClaimText(string(w.dst)),
+	}
+}
+
+// maxNUSD is the most money one figure may say, 9 million USD: doubles count whole nano-dollars to there.
+const maxNUSD = 9_000_000_000_000_000
+
+// decided notes what a reply means for this replica. It runs on the goroutine that received the reply.
+func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
+	a := admissionOf(reply)
+	now := l.cfg.Clock()
+	switch a.Verdict {
+	case Admitted:
+		l.seen.put(r.KeyHash, Hint{Tenant: r.Tenant, Team: a.Team, Priority: int(reply.Priority), IsolatePrefix: reply.Isolate})
+		if l.open.add(r.Tenant, r.RID, now) {
+			l.poke()
+		}
+	case KeyUnknown:
+		l.lookups.failed(r.Tenant, now)
+		l.refusals.remember(r, "", a, now)
+	case KeyDisabled:
+		l.refusals.remember(r, "", a, now)
+	case RequestsExceeded, BudgetExceeded:
+		if reply.Lasting {
+			l.refusals.remember(r, r.Model, a, now)
+		}
+	}
+	return a
+}
+
+func (l *Ledger) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func admissionOf(r lua.AdmitReply) Admission {
+	a := Admission{
+		Verdict: Verdict(r.Verdict),
+		KeyID:   r.Key, KeyName: r.Name, Team: r.Team, User: r.User,
+		Claim: r.Claim, HeldTokens: r.HeldTokens, HeldNUSD: r.HeldNUSD, Budgeted: r.Budgeted,
+		Scope: r.Scope, ScopeID: r.ScopeID, Limit: r.Limit, Remaining: r.Remaining, Reset: millisOf(r.ResetMS),
+		Requests: windowOf(r.Requests), Tokens: windowOf(r.Tokens),
+	}
+	if a.Verdict == Admitted {
+		a.AdmittedAt = time.UnixMilli(r.AtMS)
+	}
+	return a
+}
+
+func windowOf(m lua.Minute) Window {
+	return Window{Limit: m.Limit, Remaining: m.Remaining, Reset: millisOf(m.ResetMS)}
+}
+
+func millisOf(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// Settle declares the settlement on p. It is safe to repeat: the same request is charged once. What Redis does not
+// acknowledge is kept and sent again by Run. // L2, L3
+func (l *Ledger) Settle(p *pipeline.Post, s Settlement) {
+	p.With(func(b *pipeline.Batch) {
+		l.declareSettlement(b, s).Then(func(done lua.Settled, err error) {
+			if err != nil {
+				l.keep(s, err)
+				return
+			}
+			l.settled(s, done)
+		})
+	})
+}
+
+func (l *Ledger) declareSettlement(b *pipeline.Batch, s Settlement) *pipeline.Handle[lua.Settled] {
+	return lua.Settle(b, l.cfg.Store, TenantRoot(s.Tenant), lua.SettleArgs{
+		RID: s.RID, Claim: s.Claim, Keep: s.KeepRequest, Prompt: max(s.Prompt, 0), Cached: max(s.Cached, 0),
+		Completion: max(s.Completion, 0), CostNUSD: min(max(s.CostNUSD, 0), maxNUSD), Record: s.Record,
+	})
+}
+
+// settled forgets an acknowledged settlement.
+func (l *Ledger) settled(s Settlement, done lua.Settled) {
+	l.open.remove(s.Tenant, s.RID)
+	l.health.ok()
+	switch done {
+	case lua.Recharged:
+		l.cfg.Log.Warn().Str("tenant", s.Tenant).Str("rid", s.RID).Msg("the admission was lost with a primary; charged in full")
+	case lua.Doubtful:
+		l.cfg.Log.Error().Str("tenant", s.Tenant).Str("rid", s.RID).Int64("cost_nusd", s.CostNUSD).Msg("settlement filed as doubtful, not charged")
+	}
+}
+
+// Open is how many requests this replica has admitted whose settlement is not acknowledged yet.
+func (l *Ledger) Open() int { return l.open.count() }
+
+// declareAnnouncement names tenants in which this replica has reservations: whoever clears it looks there.
+func (l *Ledger) declareAnnouncement(b *pipeline.Batch, tenants []string) *pipeline.Handle[bool] {
+	return pipeline.Declare(b, pipeline.Command{Store: l.cfg.Store, Name: "SADD", Key: ReplicaTenants(l.cfg.Replica), Args: tenants},
+		func(rueidis.RedisMessage) (bool, error) {
+			l.open.announced(tenants, l.cfg.Clock())
+			return true, nil
+		})
+}

@@ -1,0 +1,73 @@
+package coordinator
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// rememberFor bounds how long a change of a policy may go unseen by a key that is being refused.
+	rememberFor = time.Second
+	// refusalsMax bounds each of the two generations; what does not fit is asked of Redis again.
+	refusalsMax = 20_000
+)
+
+// refusals repeats refusals that cannot have ended yet, so that a client that keeps trying does not cost Redis a script
+// each time: unknown and disabled keys, requests per minute at 0, spent money at its limit. Never running requests,
+// tokens or holds: those may be free the next moment. // L5
+type refusals struct {
+	mu           sync.Mutex
+	turned       time.Time // when young was started
+	young, older map[refusalKey]refusal
+}
+
+// refusalKey says what a refusal is about. model is "" where the model does not matter: an unknown key stays unknown,
+// but a key at its limit must still be told that it may not use some other model.
+type refusalKey struct{ tenant, keyHash, model string }
+
+type refusal struct {
+	admission Admission
+	at, until time.Time
+}
+
+// recall returns a refusal of before as it stands now.
+func (f *refusals) recall(r Request, now time.Time) (Admission, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, model := range [2]string{"", r.Model} {
+		key := refusalKey{r.Tenant, r.KeyHash, model}
+		for _, m := range [2]map[refusalKey]refusal{f.young, f.older} {
+			if e, ok := m[key]; ok && now.Before(e.until) && (model == "" || r.Known) {
+				return e.admission.later(now.Sub(e.at)), true
+			}
+		}
+	}
+	return Admission{}, false
+}
+
+// remember keeps a refusal until its reset, for a second at most.
+func (f *refusals) remember(r Request, model string, a Admission, now time.Time) {
+	keep := rememberFor
+	if a.Reset > 0 {
+		keep = min(keep, a.Reset)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.young == nil || now.Sub(f.turned) >= rememberFor {
+		// What stands in the older generation was noted a second ago or earlier: it is over.
+		f.young, f.older, f.turned = map[refusalKey]refusal{}, f.young, now
+	}
+	if len(f.young) < refusalsMax {
+		f.young[refusalKey{r.Tenant, r.KeyHash, model}] = refusal{admission: a, at: now, until: now.Add(keep)}
+	}
+}
+
+// later is a refusal repeated d after it was given.
+func (a Admission) later(d time.Duration) Admission {
+	for _, reset := range []*time.Duration{&a.Reset, &a.Requests.Reset, &a.Tokens.Reset} {
+		if *reset > 0 {
+			*reset = max(*reset-d, time.Millisecond)
+		}
+	}
+	return a
+}

@@ -1,0 +1,138 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/headgate/headgate/scripts/lua"
+)
+
+const (
+	// renewEvery leaves room for two renewals that fail before a reservation lapses after 25 s.
+	renewEvery = 8 * time.Second
+	retryEvery = time.Second
+	drainPause = 20 * time.Millisecond
+	// renewPages is how many calls, of at most lua.RenewMax reservations, share one flush: a call of 500 takes Redis
+	// about a millisecond.
+	renewPages = 16
+)
+
+// Run renews what is open, sends again what was not acknowledged, and announces tenants, until ctx ends.
+func (l *Ledger) Run(ctx context.Context) error {
+	renew, retry := time.NewTicker(renewEvery), time.NewTicker(retryEvery)
+	defer renew.Stop()
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+			l.announce(ctx, false)
+		case <-retry.C:
+			l.retry(ctx)
+			l.announce(ctx, false)
+		case <-renew.C:
+			l.announce(ctx, true)
+			l.renew(ctx)
+		}
+	}
+}
+
+// announce writes tenants with open reservations to this replica's set: all, or those that may be missing there.
+func (l *Ledger) announce(ctx context.Context, all bool) {
+	tenants := l.open.toAnnounce(all, l.cfg.Clock())
+	for len(tenants) > 0 && ctx.Err() == nil {
+		n := min(len(tenants), 1000)
+		if _, err := l.declareAnnouncement(l.cfg.Pipeline.Batch(), tenants[:n]).Wait(ctx); err != nil {
+			l.health.failed(err)
+			return
+		}
+		tenants = tenants[n:]
+	}
+}
+
+// renew moves the deadline of everything open. A reservation Redis does not know any more (its settlement overtook us, or
+// it went with a primary) is forgotten: its settlement will charge it in full.
+func (l *Ledger) renew(ctx context.Context) {
+	pages := l.open.pages(lua.RenewMax, l.cfg.Clock())
+	for len(pages) > 0 && ctx.Err() == nil {
+		n := min(len(pages), renewPages)
+		b := l.cfg.Pipeline.Batch()
+		handles := make([]*pipeline.Handle[lua.RenewReply], n)
+		for i, p := range pages[:n] {
+			handles[i] = lua.Renew(b, l.cfg.Store, TenantRoot(p.tenant), lua.ClaimText(l.cfg.Replica), p.rids)
+		}
+		for i, h := range handles {
+			reply, err := h.Wait(ctx)
+			if err != nil {
+				l.health.failed(err)
+				continue
+			}
+			l.health.ok()
+			l.open.remove(pages[i].tenant, reply.Missing...)
+			if reply.Reopened > 0 {
+				l.cfg.Log.Warn().Str("tenant", pages[i].tenant).Int64("reservations", reply.Reopened).
+					Msg("reservations had lapsed and were opened again")
+			}
+		}
+		pages = pages[n:]
+	}
+}
+
+// Drain returns when every request admitted here is settled and acknowledged, and removes this replica's set of tenants;
+// or with ctx's error. The requests themselves must have ended.
+func (l *Ledger) Drain(ctx context.Context) error {
+	for l.open.count() > 0 || l.unsettled.count() > 0 {
+		l.retry(ctx)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("ledger: %d requests not settled: %w", l.open.count(), ctx.Err())
+		case <-time.After(drainPause):
+		}
+	}
+	_, err := l.cfg.Store.Do(ctx, "DEL", ReplicaTenants(l.cfg.Replica))
+	return err
+}
+
+// Expire charges everything a dead replica left open at its hold, in all tenants it announced, and returns how many
+// reservations that were. It is safe to repeat, also by several replicas at once. // L4
+func (l *Ledger) Expire(ctx context.Context, replica string) (n int, err error) {
+	set := ReplicaTenants(replica)
+	m, err := l.cfg.Store.Do(ctx, "SMEMBERS", set)
+	if err != nil {
+		return 0, fmt.Errorf("expire %s: %w", replica, err)
+	}
+	tenants, err := m.AsStrSlice()
+	if err != nil {
+		return 0, fmt.Errorf("expire %s: %w", replica, err)
+	}
+	var errs []error
+	for _, tenant := range tenants {
+		settled, err := l.expireIn(ctx, tenant, replica)
+		n += settled
+		if err == nil {
+			_, err = l.cfg.Store.Do(ctx, "SREM", set, tenant)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("expire %s in %s: %w", replica, tenant, err))
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+func (l *Ledger) expireIn(ctx context.Context, tenant, replica string) (n int, err error) {
+	for cursor := "0"; ; {
+		b := l.cfg.Pipeline.Batch()
+		reply, err := lua.Expire(b, l.cfg.Store, TenantRoot(tenant), lua.ClaimText(replica), cursor).Wait(ctx)
+		if err != nil {
+			return n, err
+		}
+		n += int(reply.Settled)
+		if cursor = reply.Next; cursor == "0" {
+			return n, nil
+		}
+	}
+}

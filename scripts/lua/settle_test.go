@@ -312,10 +312,11 @@ func TestRenew(t *testing.T) {
 func TestSettleForgetsAfterAnHour(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(b *book) {
-		for range 120 {
-			b.admitted(hold(1))
+		for i := range 120 {
+			rid := fmt.Sprint("old", i)
+			b.do("ZADD", ":settled", decimal(start), rid)
+			b.hset(":open", rid, "x r1 rest")
 		}
-		b.expire("r1")
 		b.now = b.now/8*8 + 3600000 + 8
 		b.settle(b.admitted(), Replaced)
 		if n, _ := b.do("ZCARD", ":settled").AsInt64(); n != 21 {

@@ -31,6 +31,7 @@ type Store struct {
 	path    string
 	log     zerolog.Logger
 	poll    time.Duration
+	read    func() ([]byte, error)
 	current atomic.Pointer[Catalogue]
 
 	// Of Watch alone.
@@ -42,6 +43,7 @@ type Store struct {
 // error is one line that names the file and all faults in it.
 func Open(path string, log zerolog.Logger) (*Store, error) {
 	s := &Store{path: path, log: log, poll: pollEvery}
+	s.read = s.readFile
 	s.current.Store(&Catalogue{})
 	if path == "" {
 		return s, nil
@@ -155,8 +157,8 @@ func (s *Store) complain(err error) {
 	s.log.Error().Err(err).Msg("catalogue not reloaded: the last valid one stays")
 }
 
-// read returns the file's content, at most maxFile bytes of it.
-func (s *Store) read() ([]byte, error) {
+// readFile returns the file's content, at most maxFile bytes of it.
+func (s *Store) readFile() ([]byte, error) {
 	f, err := os.Open(s.path)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)

@@ -22,7 +22,8 @@ type Backend struct {
 	Priority   bool // the engine schedules by the request's priority
 	Draining   bool // gets no new request
 
-	critical bool // a Consul check says so
+	critical bool     // a Consul check says so
+	declared []string // what it is registered for, whether the engine lists it or not
 	maxLen   map[string]int64
 	state    *state
 }

@@ -132,8 +132,9 @@ func (c *Cluster) Pool(name string) (*Pool, bool) {
 func (c *Cluster) Pools() []*Pool { return c.current.Load().sorted }
 
 // ModelPool is the pool that serves a model: the catalogue's where it has an
-// entry (an alias counts), else the pool of the backends that list it. known is
-// false for a name that nobody has had within the last hour.
+// entry (an alias counts), else the pool of the backends that are registered for
+// it or list it, well or not. known is false for a name that no backend has had
+// within the last hour.
 func (c *Cluster) ModelPool(model string) (pool string, known bool) {
 	if m, ok := c.store.Current().Resolve(model); ok {
 		return m.Pool, true
@@ -263,7 +264,7 @@ func newBackend(id string, v engineView, cat *catalogue.Catalogue) *Backend {
 	names := effective(s.models, v.listed)
 	pool := s.pool
 	if pool == "" {
-		if first := append(slices.Clone(s.models), names...); len(first) > 0 {
+		if first := slices.Concat(s.models, names); len(first) > 0 {
 			pool = catalogue.PoolOf(first[0])
 			if m, ok := cat.Resolve(first[0]); ok {
 				pool = m.Pool
@@ -274,7 +275,7 @@ func newBackend(id string, v engineView, cat *catalogue.Catalogue) *Backend {
 		ID: id, Pool: pool, Scheme: s.scheme, Host: s.host, Addr: s.addr, BasePath: s.basePath,
 		Models: names, Slots: s.slots, CapacityMU: s.capacityMU, Hardware: s.hardware,
 		Priority: s.priority, Draining: s.draining,
-		critical: s.critical, maxLen: v.listed, state: v.state,
+		critical: s.critical, declared: s.models, maxLen: v.listed, state: v.state,
 	}
 }
 
@@ -284,7 +285,7 @@ func models(pools []*Pool, before map[string]modelInfo, now time.Time) map[strin
 	next := map[string]modelInfo{}
 	for _, p := range pools {
 		for _, b := range p.Backends {
-			for _, name := range b.Models {
+			for _, name := range slices.Concat(b.Models, b.declared) {
 				if _, ok := next[name]; !ok {
 					next[name] = modelInfo{pool: p.Name}
 				}

@@ -1,0 +1,193 @@
+package catalogue
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
+}
+
+// watched is a store that polls fast, and the file behind it.
+func watched(t *testing.T, text string) (*Store, string, *lines) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "models.yaml")
+	put(t, path, text)
+	log := &lines{}
+	s, err := Open(path, zerolog.New(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.poll = 5 * time.Millisecond
+	return s, path, log
+}
+
+func (s *Store) watchUntilTheEnd(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Watch(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+	})
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+func (s *Store) knows(name string) func() bool {
+	return func() bool { _, ok := s.Current().Resolve(name); return ok }
+}
+
+func TestWatchReloadsHoweverTheFileIsReplaced(t *testing.T) {
+	s, path, _ := watched(t, "models: {a: {}}")
+	s.watchUntilTheEnd(t)
+	put(t, path, "models: {b: {}}")
+	eventually(t, "written in place", s.knows("b"))
+	put(t, path+".new", "models: {c: {}}")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "renamed over", s.knows("c"))
+	put(t, path+".target", "models: {d: {}}")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path+".target", path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a symbolic link moved", s.knows("d"))
+}
+
+func TestWatchLogsAnInvalidFileOnceAndKeepsTheLastOne(t *testing.T) { // I3
+	s, path, log := watched(t, "models: {a: {}}")
+	s.watchUntilTheEnd(t)
+	put(t, path, "models: {a: {prise: 1}}")
+	eventually(t, "the fault is logged", func() bool { return log.count("prise") == 1 })
+	put(t, path, "models: {a: {pryce: 1}}")
+	eventually(t, "the next fault is logged", func() bool { return log.count("pryce") == 1 })
+	if !s.knows("a")() || log.count("prise") != 1 {
+		t.Errorf("a is known: %v, logged %d times", s.knows("a")(), log.count("prise"))
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the missing file is logged", func() bool { return log.count("no such file") == 1 })
+	if !s.knows("a")() {
+		t.Error("a missing file emptied the catalogue")
+	}
+	put(t, path, "models: {a: {}, z: {}}")
+	eventually(t, "it is back", s.knows("z"))
+	if log.count("no such file") != 1 {
+		t.Error("a missing file is logged again and again")
+	}
+}
+
+func TestWatchReloadsOnSIGHUP(t *testing.T) {
+	s, path, log := watched(t, "models: {a: {}}")
+	s.poll = time.Hour
+	// Before Watch has taken the signal over it would end this process.
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	s.watchUntilTheEnd(t)
+	put(t, path, "models: {b: {}}")
+	eventually(t, "reloaded", func() bool { return hangUp(t) && s.knows("b")() })
+	put(t, path, "models: {b: {prise: 1}}")
+	eventually(t, "the fault is logged", func() bool { return hangUp(t) && log.count("prise") > 0 })
+	if !s.knows("b")() {
+		t.Error("an invalid file changed something")
+	}
+}
+
+func hangUp(t *testing.T) bool {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+func TestCheckWaitsUntilTheFileStandsStill(t *testing.T) {
+	t.Parallel()
+	s, _, _ := watched(t, "models: {old: {}}")
+	half, whole := "models: {half: {}}", "models: {half: {}, rest: {}}"
+	reads := []string{half, whole, whole, whole, whole}
+	s.read = func() ([]byte, error) {
+		next := reads[0]
+		reads = reads[1:]
+		return []byte(next), nil
+	}
+	s.check(t.Context())
+	if !s.knows("old")() || s.knows("half")() {
+		t.Fatal("half a file was taken")
+	}
+	s.check(t.Context())
+	if !s.knows("rest")() {
+		t.Fatal("what stands still was not taken")
+	}
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	if _, err := Open(filepath.Join(t.TempDir(), "none.yaml"), zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "none.yaml") {
+		t.Errorf("a missing file: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "models.yaml")
+	put(t, path, "models: {a: {prise: 1}}")
+	_, err := Open(path, zerolog.Nop())
+	if err == nil || !strings.Contains(err.Error(), "models.yaml: line 1, model a: unknown field") {
+		t.Errorf("a fault: %v", err)
+	}
+	if _, err := Open(t.TempDir(), zerolog.Nop()); err == nil {
+		t.Error("a directory was opened")
+	}
+	s, err := Open("", zerolog.Nop())
+	if err != nil || len(s.Current().Names()) != 0 {
+		t.Errorf("no path: %v", err)
+	}
+	if NewStore(nil).Current() == nil {
+		t.Error("NewStore(nil) holds nothing")
+	}
+}

@@ -191,7 +191,7 @@ func (s *scanner) int(f field, least, most, absent int64) int64 {
 	}
 	n, ok := s.c.Int()
 	if s.ok() && (!ok || n < least || n > most) {
-		s.refuse(f.String(), fmt.Sprintf("must be a whole number of at least %d (or null)", least), from)
+		s.refuse(f.String(), fmt.Sprintf("must be a whole number from %d to %d, or null", least, most), from)
 	}
 	return n
 }

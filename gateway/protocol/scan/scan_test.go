@@ -1,0 +1,285 @@
+package scan_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/gateway/protocol/scan"
+)
+
+func mustScan(t testing.TB, body string, route scan.Route) scan.Body {
+	t.Helper()
+	b, fault := scan.Scan([]byte(body), route)
+	if fault != nil {
+		t.Fatalf("%.200s: %+v", body, *fault)
+	}
+	return b
+}
+
+func at(body string, s scan.Span) string { return body[s.From:s.To] }
+
+func TestScanReadsWhatMatters(t *testing.T) {
+	body := ` { "model" : "m\u002dsmall" , "stream":true,"stream_options":{"x":[1],"include_usage":true},
+		"max_tokens":7,"max_completion_tokens":9,"n":2,"best_of":3,"user":"u\"1","priority":-4,"cache_salt":"s",
+		"metadata":{"model":"no","stream":false},"messages":[{"role":"system","content":"a"},{"role":"user","content":"bb"}]}`
+	b := mustScan(t, body, scan.Chat)
+	if b.Model != "m-small" || at(body, b.ModelAt) != `"m\u002dsmall"` || !b.Stream || at(body, b.StreamAt) != "true" || !b.IncludeUsage ||
+		at(body, b.IncludeUsageAt) != "true" || at(body, b.StreamOptionsAt) != `{"x":[1],"include_usage":true}` ||
+		b.MaxTokens != 7 || b.MaxCompletionTokens != 9 || at(body, b.MaxCompletionTokensAt) != "9" || b.N != 2 || b.BestOf != 3 ||
+		b.User != `u"1` || b.Priority != -4 || at(body, b.CacheSalt) != `"s"` || b.Messages != 2 || b.Empty || b.InsertAt != 2 {
+		t.Errorf("%+v", b)
+	}
+	if body[:b.FirstMessageEnd][b.MessagesAt.From:] != `[{"role":"system","content":"a"}` || !strings.HasSuffix(body[:b.MessageEnds[1]], `"bb"}`) || b.MessageEnds[2] != 0 {
+		t.Errorf("%d %v", b.FirstMessageEnd, b.MessageEnds)
+	}
+	b = mustScan(t, `{"model":"m","stream":null,"stream_options":null,"max_tokens":null,"n":null,"user":null,"messages":null}`, scan.Chat)
+	if b.Stream || b.MaxTokens != -1 || !b.MaxTokensAt.Present() || b.N != 1 || b.User != "" || b.MaxOutputTokensAt.Present() {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestMessageEnds(t *testing.T) {
+	for n := range 12 {
+		var items []string
+		for i := range n {
+			items = append(items, fmt.Sprintf(`{"role":"user","content":"%d"}`, i))
+		}
+		body := `{"model":"m","messages":[` + strings.Join(items, " , ") + `]}`
+		b := mustScan(t, body, scan.Chat)
+		if b.Messages != n {
+			t.Fatalf("%d messages of %d", b.Messages, n)
+		}
+		for k := range min(n, 4) {
+			want := items[max(n-4, 0)+k]
+			if !strings.HasSuffix(body[:b.MessageEnds[k]], want) {
+				t.Errorf("%d messages: end %d is not behind %s", n, k, want)
+			}
+		}
+	}
+}
+
+func TestHostileBodies(t *testing.T) { // I1
+	deep := func(n int) string {
+		return `{"model":"m","x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
+	}
+	for _, body := range []string{
+		``, ` `, `{`, `null`, `[]`, `"model"`, `1`, `{"model":"m"`, `{"model":"m",}`, `{,"model":"m"}`, `{"model":"m"}x`, `{"model":"m"}{}`,
+		`{"model" "m"}`, `{"model":}`, `{"model":"m" "n":1}`, `{model:"m"}`, `{'model':'m'}`, `{"model":"m","x":01}`, `{"model":"m","x":1.}`,
+		`{"model":"m","x":nul}`, `{"model":"m","x":NaN}`, `{"model":"m`, `{"model":"m\"}`, `{"model":"m","x":[1,2}`, `{"model":"m","x":{"a":1]}`,
+		"\uFEFF{\"model\":\"m\"}", "{\"model\":\"m\"}\x00", "{\"model\":\"m\",\"x\":\"\xff\"}", "{\"model\":\"m\",\"x\":\"\xed\xa0\x80\"}",
+		`{"mod\x65l":"m"}`, `{"mod\u65l":"m"}`, deep(256), deep(100_000), `/**/{"model":"m"}`, `{"model":"m"/**/}`,
+		`{"model":"m","messages":[{"role":"user","content":"a"}`, `{"model":"m","messages":[{"content":[{"image_url":{"url":"data:`, `{"model":"m","stream_options":{"include_usage":true`,
+	} {
+		if _, fault := scan.Scan([]byte(body), scan.Chat); fault == nil || fault.Code != "invalid_json" || fault.Reply().Status != 400 || fault.Offset > len(body) {
+			t.Errorf("%.80q: %+v", body, fault)
+		}
+	}
+	for _, body := range []string{
+		deep(255), `{"model":"m","x":"\x \u12 \ud800"}`, "{\"model\":\"m\",\"x\":\"a\nb\"}", `{"model":"m","\ud800":1}`, "\r\n\t {\"model\":\"m\"} \n",
+		`{"model":"m","":1,"":2}`, `{"model":"m","Model":"x","MODEL":1}`,
+	} {
+		mustScan(t, body, scan.Chat)
+	}
+}
+
+func TestWrongTypes(t *testing.T) {
+	for field, values := range map[string][]string{
+		"model":                        {`null`, `1`, `""`, `[]`, `{}`, `true`, `"\x"`, `"\ud800"`, "\"a\nb\"", `"` + strings.Repeat("m", scan.MaxNameBytes+1) + `"`},
+		"stream":                       {`1`, `"true"`, `{}`, `[]`},
+		"stream_options":               {`1`, `true`, `[]`, `"x"`},
+		"stream_options.include_usage": {`{"include_usage":1}`, `{"include_usage":"true"}`, `{"include_usage":{}}`, `{"include_usage":true,"include_usage":false}`, `{"include\u005fusage":true}`},
+		"max_tokens":                   {`-1`, `1.0`, `1e3`, `"1"`, `true`, `[]`, `9223372036854775808`},
+		"max_completion_tokens":        {`-1`, `{}`},
+		"max_output_tokens":            {`-1`},
+		"n":                            {`0`, `-1`, `1.5`, `2147483648`, `"2"`},
+		"best_of":                      {`0`, `false`},
+		"user":                         {`1`, `{}`, `"\q"`, `true`},
+		"priority":                     {`1.5`, `"high"`, `{}`},
+		"messages":                     {`{}`, `"hi"`, `1`},
+	} {
+		name, _, _ := strings.Cut(field, ".")
+		for _, v := range values {
+			body := `{"model":"m","` + name + `":` + v + `}`
+			if name == "model" {
+				body = `{"model":` + v + `}`
+			}
+			if _, fault := scan.Scan([]byte(body), scan.Chat); fault == nil || fault.Code != "invalid_field" || fault.Field != field || fault.Reply().Param != field {
+				t.Errorf("%.80s: %+v", body, fault)
+			}
+		}
+	}
+	if _, fault := scan.Scan([]byte(`{"messages":[]}`), scan.Chat); fault == nil || fault.Field != "model" {
+		t.Errorf("no model: %+v", fault)
+	}
+}
+
+// known is every top-level field the gateway acts on, with a value it accepts.
+var known = map[string]string{
+	"model": `"m"`, "stream": `true`, "stream_options": `{}`, "max_tokens": `1`, "max_completion_tokens": `1`, "max_output_tokens": `1`, "n": `1`,
+	"best_of": `1`, "user": `"u"`, "priority": `1`, "cache_salt": `"s"`, "messages": `[]`, "prompt": `""`, "input": `""`, "tools": `[]`,
+	"functions": `[]`, "response_format": `{}`, "documents": `[]`, "system": `""`, "instructions": `""`, "suffix": `""`, "query": `""`,
+	"queries": `[]`, "text_1": `""`, "text_2": `""`, "chat_template": `""`, "chat_template_kwargs": `{}`,
+}
+
+func TestRepeatedFields(t *testing.T) { // I2
+	for name, v := range known {
+		for _, body := range []string{
+			`{"model":"m","` + name + `":` + v + `,"x":1,"` + name + `":` + v + `}`,
+			`{"` + name + `":` + v + `,"model":"m","` + name + `":null}`,
+		} {
+			want := name
+			if _, fault := scan.Scan([]byte(body), scan.Chat); fault == nil || fault.Code != "invalid_field" || fault.Field != want && fault.Field != "model" {
+				t.Errorf("%s: %+v", body, fault)
+			}
+		}
+	}
+}
+
+func TestEscapedNames(t *testing.T) { // I2
+	for name, v := range known {
+		for i := range name {
+			key := fmt.Sprintf(`%s\u%04X%s`, name[:i], name[i], name[i+1:])
+			for _, body := range []string{`{"` + key + `":` + v + `}`, `{"model":"m","` + key + `":` + v + `}`, `{"` + key + `":` + v + `,"model":"m","` + name + `":` + v + `}`} {
+				if _, fault := scan.Scan([]byte(body), scan.Chat); fault == nil || fault.Code != "invalid_field" || fault.Field != name {
+					t.Errorf("%s: %+v", body, fault)
+				}
+			}
+		}
+		var all strings.Builder
+		for _, c := range name {
+			fmt.Fprintf(&all, `\u%04x`, c)
+		}
+		if _, fault := scan.Scan([]byte(`{"`+all.String()+`":`+v+`}`), scan.Chat); fault == nil || fault.Field != name {
+			t.Errorf("%s: %+v", all.String(), fault)
+		}
+	}
+	mustScan(t, `{"model":"m","mod\u0065":1,"a\/b":2,"`+strings.Repeat(`\u0061`, 1000)+`":3}`, scan.Chat)
+}
+
+func TestRepeatedBelowTheTop(t *testing.T) { // I3
+	body := `{"model":"m","metadata":{"a":1,"a":2,"model":"x","model":"y"},"messages":[{"role":"user","role":"user","content":"a","content":"b"}]}`
+	b := mustScan(t, body, scan.Chat)
+	if parts, _ := scan.Splice(nil, []byte(body), b.Edits(nil, scan.Want{})); len(parts) != 1 || string(parts[0]) != body {
+		t.Errorf("%q", parts)
+	}
+}
+
+func TestOutputCap(t *testing.T) { // I7
+	for body, want := range map[string]string{
+		`"n":1`:          "0 false true",
+		`"max_tokens":5`: "5 true true",
+		`"max_tokens":0`: "0 true true",
+		`"max_tokens":1,"max_completion_tokens":10000`:                                        "10000 true true",
+		`"max_tokens":null,"max_output_tokens":3`:                                             "3 true true",
+		`"max_tokens":5,"n":3,"best_of":2`:                                                    "15 true true",
+		`"max_tokens":5,"n":2,"best_of":3,"prompt":["a","b"]`:                                 "30 true true",
+		`"max_tokens":5,"prompt":[1,2,3]`:                                                     "5 true true",
+		`"max_tokens":5,"prompt":[[1,2],[3],[]]`:                                              "15 true true",
+		`"max_tokens":5,"prompt":[]`:                                                          "5 true true",
+		`"max_tokens":9223372036854775807`:                                                    fmt.Sprint(int64(math.MaxInt64), " true true"),
+		`"max_tokens":9223372036854775807,"n":2`:                                              "0 true false",
+		`"max_tokens":4294967297,"n":2147483647,"prompt":["",""]`:                             "0 true false",
+		`"max_tokens":0,"n":2147483647,"prompt":["",""]`:                                      "0 true true",
+		`"n":2147483647,"prompt":[` + strings.TrimSuffix(strings.Repeat(`"",`, 9), ",") + `]`: "0 false true",
+	} {
+		b := mustScan(t, `{"model":"m",`+body+`}`, scan.Completions)
+		tokens, declared, ok := b.OutputCap()
+		if got := fmt.Sprint(tokens, declared, ok); got != want {
+			t.Errorf("%s: %s, want %s", body, got, want)
+		}
+	}
+}
+
+func TestPromptBytes(t *testing.T) { // I5
+	image := `data:image/png;base64,` + strings.Repeat("A", 100_000)
+	for body, want := range map[string][2]int64{ // bytes, images
+		`"messages":[{"role":"user","content":"hi"}]`:                                                                      {8 + 4 + 2, 0},
+		`"messages":[{"role":"user","content":"hi"},{"role":"a","content":null,"name":"bob"}]`:                             {14 + 8 + 1 + 3, 0},
+		`"messages":[{"role":"a","tool_calls":[{"a":"b"}]}]`:                                                               {8 + 1 + 11, 0},
+		`"messages":[{"content":[{"type":"text","text":"abc"},{"type":"image_url","image_url":{"url":"` + image + `"}}]}]`: {8 + 4 + 3 + 9, 1},
+		`"messages":[{"content":[{"type":"input_image","image_url":"` + image + `"},{"image_url":null}]}]`:                 {8 + 11, 1},
+		`"messages":[{"content":[{"image_url":{"url":"http://x/y"}}]}]`:                                                    {8 + 10, 1},
+		`"prompt":"abc"`:           {3, 0},
+		`"prompt":["abc","d"]`:     {4, 0},
+		`"prompt":[12345,6]`:       {2, 0},
+		`"prompt":[[12345,6],[7]]`: {3, 0},
+		`"input":["abc",[1,2],3]`:  {6, 0},
+		`"input":[{"role":"user","content":[{"image_url":"` + image + `"}]}]`: {8 + 4, 1},
+		`"tools":[{"a":1}],"functions":null,"response_format":{}`:             {9 + 2, 0},
+		`"documents":["ab"],"chat_template":"abc","metadata":"not counted"`:   {6 + 3, 0},
+	} {
+		b := mustScan(t, `{"model":"m",`+body+`}`, scan.Chat)
+		if b.PromptBytes != want[0] || b.Images != want[1] {
+			t.Errorf("%.100s: %d bytes, %d images, want %v", body, b.PromptBytes, b.Images, want)
+		}
+	}
+}
+
+func TestPromptBytesCannotBeDodged(t *testing.T) { // I5
+	const n = 1000
+	text := strings.Repeat("x", n)
+	for _, body := range []string{
+		`"messages":[{"role":"` + text + `"}]`,
+		`"messages":[{"content":"data:` + text + `"}]`,
+		`"messages":[{"content":[{"type":"text","text":"data:` + text + `"}]}]`,
+		`"messages":[{"content":["` + text + `"]}]`,
+		`"messages":["` + text + `"]`,
+		`"messages":[{"cont\u0065nt":"` + text + `"}]`,
+		`"messages":[{"content":[{"im\u0061ge_url":{"url":"data:` + text + `"}}]}]`,
+		`"messages":[{"content":[{"image_url":{"url":" data:` + text + `"}}]}]`,
+		`"messages":[{"content":[{"image_url":{"url":{"a":"` + text + `"}}}]}]`,
+		`"messages":[{"content":{"image_url":"data:` + text + `"}}]`,
+		`"messages":[{"image_url":"data:` + text + `"}]`,
+		`"messages":[{"content":[[{"image_url":"data:` + text + `"}]]}]`,
+		`"prompt":[[["` + text + `"]]]`, `"prompt":{"a":"` + text + `"}`, `"input":{"a":"` + text + `"}`, `"prompt":[["` + text + `"]]`,
+		`"messages":[{"content":"` + strings.Repeat(`\u0041`, n) + `"}]`,
+	} {
+		b := mustScan(t, `{"model":"m",`+body+`}`, scan.Chat)
+		if b.PromptBytes < n {
+			t.Errorf("%.80s: %d bytes", body, b.PromptBytes)
+		}
+	}
+}
+
+func TestAllocations(t *testing.T) { // I6
+	one := []byte(chatBody(1))
+	many := []byte(chatBody(2000))
+	count := func(body []byte) float64 {
+		return testing.AllocsPerRun(50, func() {
+			if _, fault := scan.Scan(body, scan.Chat); fault != nil {
+				t.Error(fault)
+			}
+		})
+	}
+	if a, b := count(one), count(many); a > 2 || b > 2 {
+		t.Errorf("%v and %v allocations", a, b)
+	}
+}
+
+// chatBody is a streamed chat of n messages.
+func chatBody(n int) string {
+	var m []string
+	for i := range n {
+		text, _ := json.Marshal(fmt.Sprintf("Message %d says \"naïve\" things:\n\tover and over, and then some more text to read.", i))
+		m = append(m, `{"role":"user","content":`+string(text)+`}`)
+	}
+	return `{"model":"qwen-7b","stream":true,"max_tokens":128,"user":"u-1","temperature":0.7,"messages":[` + strings.Join(m, ",") + `]}`
+}
+
+func BenchmarkScan(b *testing.B) {
+	for name, n := range map[string]int{"300B": 2, "100KB": 1000, "1MB": 10_000} {
+		body := []byte(chatBody(n))
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if got, fault := scan.Scan(body, scan.Chat); fault != nil || got.Messages != n {
+					b.Fatal(fault)
+				}
+			}
+		})
+	}
+}

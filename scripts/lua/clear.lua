@@ -32,6 +32,7 @@ local function some(key, of)
   return fields, values
 end
 
+-- Leases only when no waiter is left: what they free must not be granted to the dead.
 local dequeued, released, freed, seen = 0, 0, {}, {}
 local rids, values = some(waiting, most)
 for i, rid in ipairs(rids) do
@@ -48,7 +49,7 @@ for i, rid in ipairs(rids) do
   end
 end
 left = left - dequeued - released
-local grants = hand_over(freed, 64, replica)
+local grants = hand_over(freed, 64)
 if left == 0 then later('ZREM', replicas, replica) end
 
 commit()

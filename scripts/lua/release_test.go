@@ -186,3 +186,18 @@ func TestReleaseWorksWhenRedisIsFull(t *testing.T) {
 	p.beat(lua.BeatArgs{Replica: "a"})
 	p.held("b1", 1)
 }
+
+// An entry of the queue whose request has a slot (written by hand, or by a lost primary) is dropped.
+func TestReleaseDropsAnEntryThatHasASlot(t *testing.T) {
+	t.Parallel()
+	onBothPools(t, func(_ *testing.T, p *pool) {
+		p.place(on(ask("01", 1), "b1"))
+		p.place(on(ask("02", 1), "b2"))
+		p.place(on(by("b", ask("03", 1)), "b1"))
+		p.do("ZADD", ":queue", "0", "000000000000|02|2|a|acme|m|7|")
+		p.release("a", "01", 1)
+		p.waits()
+		p.held("b1", 1)
+		p.held("b2", 1)
+	})
+}

@@ -137,9 +137,8 @@ local function any_free(offered)
 end
 
 -- hand_over plans grants of the free slots of offered (backends in order of preference) to the waiting, by score: at
--- most `most`, and it gives up after WINDOW waiters who cannot use any. Waiters of the replica `dead` get none.
--- The result is how many were granted.
-local function hand_over(offered, most, dead)
+-- most `most`, and it gives up after WINDOW waiters who cannot use any. The result is how many were granted.
+local function hand_over(offered, most)
   local grants, passed, from, more = 0, 0, 0, any_free(offered)
   while more do
     local members = redis.call('ZRANGE', queue, int(from), int(from + CHUNK - 1))
@@ -147,7 +146,7 @@ local function hand_over(offered, most, dead)
       local w = not gone[member] and waiter_of(member)
       if w == nil then
         unqueue(member)
-      elseif w and w.replica ~= dead and offer(offered, w) then
+      elseif w and offer(offered, w) then
         grants = grants + (w.on and 1 or 0)
         more = grants < most and any_free(offered)
       elseif w then

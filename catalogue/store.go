@@ -23,7 +23,9 @@ const (
 	// settleTime is how long new content must stand still before it counts, so
 	// that half a file being written is not taken for a shorter one.
 	settleTime = 100 * time.Millisecond
-	maxFile    = 16 << 20
+	// settleTries is how often that is tried before the next tick's turn.
+	settleTries = 20
+	maxFile     = 16 << 20
 )
 
 // Store holds the current catalogue. It is safe for concurrent use.
@@ -93,54 +95,50 @@ func (s *Store) Watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-hup:
-			s.reload(true)
+			s.check(ctx, true)
 		case <-tick.C:
-			s.check(ctx)
+			s.check(ctx, false)
 		}
 	}
 }
 
-// check reloads when the file holds something new that stands still.
-func (s *Store) check(ctx context.Context) {
+// check judges the file's content when it is new, or when somebody asked, and
+// stands still.
+func (s *Store) check(ctx context.Context, asked bool) {
 	if s.path == "" {
 		return
 	}
-	first, err := s.read()
-	if err != nil {
-		s.complain(err)
-		return
-	}
-	if bytes.Equal(first, s.seen) {
+	content, err := s.read()
+	for range settleTries {
+		if err != nil {
+			s.complain(err, asked)
+			return
+		}
 		s.absent = false
-		return
-	}
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(min(settleTime, s.poll)):
-	}
-	if second, err := s.read(); err == nil && bytes.Equal(first, second) {
-		s.reload(false)
+		if !asked && bytes.Equal(content, s.seen) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(min(settleTime, s.poll)):
+		}
+		before := content
+		if content, err = s.read(); err == nil && bytes.Equal(before, content) {
+			s.judge(content)
+			return
+		}
 	}
 }
 
-// reload judges the file's content, once per content unless it is asked for.
-func (s *Store) reload(asked bool) {
-	if s.path == "" {
-		return
+// judge takes the content if it is valid. Content of nothing at all is a file
+// somebody has just begun to write, not a wish to serve no model.
+func (s *Store) judge(content []byte) {
+	s.seen = content
+	c, err := Parse(content)
+	if err == nil && len(bytes.TrimSpace(content)) == 0 && len(s.Current().names) > 0 {
+		err = errors.New("the file is empty (write models: {} for no models)")
 	}
-	data, err := s.read()
-	if err != nil {
-		s.absent = s.absent && !asked
-		s.complain(err)
-		return
-	}
-	s.absent = false
-	if !asked && bytes.Equal(data, s.seen) {
-		return
-	}
-	s.seen = data
-	c, err := Parse(data)
 	if err != nil {
 		s.log.Error().Str("file", s.path).Err(err).Msg("catalogue not reloaded: the last valid one stays")
 		return
@@ -149,8 +147,9 @@ func (s *Store) reload(asked bool) {
 	s.log.Info().Str("file", s.path).Int("models", len(c.names)).Msg("catalogue reloaded")
 }
 
-func (s *Store) complain(err error) {
-	if s.absent {
+// complain logs a file that cannot be read: once, or when somebody asked.
+func (s *Store) complain(err error, asked bool) {
+	if s.absent && !asked {
 		return
 	}
 	s.absent = true

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -153,19 +154,27 @@ func TestCheckWaitsUntilTheFileStandsStill(t *testing.T) {
 	t.Parallel()
 	s, _, _ := watched(t, "models: {old: {}}")
 	half, whole := "models: {half: {}}", "models: {half: {}, rest: {}}"
-	reads := []string{half, whole, whole, whole, whole}
+	reads := []string{half, whole, whole}
 	s.read = func() ([]byte, error) {
 		next := reads[0]
 		reads = reads[1:]
 		return []byte(next), nil
 	}
-	s.check(t.Context())
-	if !s.knows("old")() || s.knows("half")() {
+	s.check(t.Context(), false)
+	if !s.knows("rest")() {
 		t.Fatal("half a file was taken")
 	}
-	s.check(t.Context())
+	for range settleTries + 1 {
+		reads = append(reads, "models: {m"+strconv.Itoa(len(reads))+": {}}")
+	}
+	s.check(t.Context(), false)
 	if !s.knows("rest")() {
-		t.Fatal("what stands still was not taken")
+		t.Fatal("what never stands still was taken")
+	}
+	reads = []string{"\n", "\n"}
+	s.check(t.Context(), false)
+	if !s.knows("rest")() {
+		t.Fatal("a file of nothing was taken")
 	}
 }
 

@@ -165,7 +165,7 @@ func (r *request) withoutRedis(err error) *refusal {
 }
 
 // declareCache declares the read of a stored answer, for the requests the model's catalogue entry lets be cached.
-func (r *request) declareCache() *pipeline.Handle[*coordinator.Entry] {
+func (r *request) declareCache() *pipeline.Handle[*coordinator.Answer] {
 	if r.model.Cache.TTL <= 0 || r.scan.Stream {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (r *request) declareCache() *pipeline.Handle[*coordinator.Entry] {
 }
 
 // cached is the cache's part: a late or broken entry is a miss, and one of another team is none of this request's.
-func (r *request) cached(h *pipeline.Handle[*coordinator.Entry]) *coordinator.Entry {
+func (r *request) cached(h *pipeline.Handle[*coordinator.Answer]) *coordinator.Answer {
 	if h == nil {
 		return nil
 	}

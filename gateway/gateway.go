@@ -53,8 +53,8 @@ type Placement interface {
 // Cache keeps whole answers.
 type Cache interface {
 	// Lookup declares a read; nil is a miss.
-	Lookup(b *pipeline.Batch, tenant, hash string) *pipeline.Handle[*coordinator.Entry]
-	Write(p *pipeline.Post, tenant, hash string, e coordinator.Entry, ttl time.Duration)
+	Lookup(b *pipeline.Batch, tenant, hash string) *pipeline.Handle[*coordinator.Answer]
+	Write(p *pipeline.Post, tenant, hash string, e coordinator.Answer, ttl time.Duration)
 }
 
 // Config is what the data plane is told.

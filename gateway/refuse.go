@@ -44,6 +44,9 @@ func refusalOfVerdict(a coordinator.Admission, model string) *refusal {
 	case coordinator.PriceMissing:
 		return refusalOf(protocol.ModelPriceMissing(model), headerField{"X-Should-Retry", "false"})
 	case coordinator.RequestsExceeded:
+		if a.KeyID == "" {
+			return limited(a, "Too many requests with unknown API keys.")
+		}
 		return limited(a, fmt.Sprintf("%s allows %d requests per minute; %d are left.", scopeName(a), a.Limit, a.Remaining))
 	case coordinator.TokensExceeded:
 		return limited(a, fmt.Sprintf("%s allows %d tokens per minute; %d are left, and this request asks for more.", scopeName(a), a.Limit, a.Remaining))

@@ -88,7 +88,7 @@ type request struct {
 	asked     bool // an admission was sent: it has to be settled
 	admission coordinator.Admission
 	hash      string // of the cacheable request; "" when it is not
-	hit       *coordinator.Entry
+	hit       *coordinator.Answer
 	ask       coordinator.Ask
 	placed    bool // placement was asked: it has to be released
 	place     coordinator.Place

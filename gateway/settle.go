@@ -23,7 +23,7 @@ func (r *request) end() {
 		r.g.deps.Placement.Release(post, r.ask.Pool, r.ask.RID, r.ask.Attempt)
 	}
 	if r.store != nil {
-		r.g.deps.Cache.Write(post, r.key.tenant, r.hash, coordinator.Entry{
+		r.g.deps.Cache.Write(post, r.key.tenant, r.hash, coordinator.Answer{
 			Status: r.record.Status, ContentType: "application/json", Body: r.store, Model: r.model.Name,
 			Prompt: r.usage.Prompt, Cached: r.usage.Cached, Completion: r.usage.Completion,
 		}, r.model.Cache.TTL)

@@ -259,24 +259,30 @@ func TestAllocations(t *testing.T) { // I6
 	}
 }
 
-// chatBody is a streamed chat of n messages.
+// chatBody is a streamed chat of n short messages.
 func chatBody(n int) string {
+	return chatOf(n, 1)
+}
+
+// chatOf is a streamed chat of n messages of some 90 bytes times size, with escapes and bytes that are not ASCII.
+func chatOf(n, size int) string {
 	var m []string
 	for i := range n {
-		text, _ := json.Marshal(fmt.Sprintf("Message %d says \"naïve\" things:\n\tover and over, and then some more text to read.", i))
+		line := fmt.Sprintf("Message %d says \"naïve\" things:\n\tover and over, and then some more text to read. ", i)
+		text, _ := json.Marshal(strings.Repeat(line, size))
 		m = append(m, `{"role":"user","content":`+string(text)+`}`)
 	}
 	return `{"model":"qwen-7b","stream":true,"max_tokens":128,"user":"u-1","temperature":0.7,"messages":[` + strings.Join(m, ",") + `]}`
 }
 
 func BenchmarkScan(b *testing.B) {
-	for name, n := range map[string]int{"300B": 2, "100KB": 1000, "1MB": 10_000} {
-		body := []byte(chatBody(n))
+	for name, body := range map[string]string{"small": chatOf(1, 2), "100KB": chatOf(20, 53), "100KB in short messages": chatOf(900, 1), "1MB": chatOf(20, 530)} {
 		b.Run(name, func(b *testing.B) {
+			body := []byte(body)
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if got, fault := scan.Scan(body, scan.Chat); fault != nil || got.Messages != n {
+				if got, fault := scan.Scan(body, scan.Chat); fault != nil || got.Model == "" {
 					b.Fatal(fault)
 				}
 			}

@@ -24,6 +24,6 @@
 //	I3. With Strip every byte outside what is taken out is the engine's, and what is left parses to the same events
 //	    (TestStrip, FuzzTap).
 //	I4. The last usage that is not null and can be believed counts, wherever it stands, once (TestUsage).
-//	I5. Memory is bounded by MaxHeld + 2·MaxCapture + 2·maxShape, whatever the lines' length (TestLongLines).
+//	I5. Memory is bounded by 2·MaxHeld + 3·MaxCapture + 2·maxShape, whatever the lines' length (TestLongLines).
 //	I6. The comparison with the last chunk learns exactly what walking learns (TestShapesChangeNothing, FuzzTap).
 package sse

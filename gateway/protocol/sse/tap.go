@@ -42,7 +42,7 @@ type End struct {
 	Done      bool           // [DONE] was there
 	Finishes  int            // finish reasons that are not null: one for each choice that came to its end
 	Failed    bool           // an event carried an error that is not null
-	ErrorBody []byte         // the first such error, a JSON value of at most MaxCapture bytes, or nil; the tap's memory
+	ErrorBody []byte         // the first such error, a JSON value of at most MaxCapture bytes; nil if none or larger
 
 	Events    int   // events with data; [DONE] and what was taken out count
 	Texts     int   // events with generated text; an event is often more than one token

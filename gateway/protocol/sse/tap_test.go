@@ -456,3 +456,33 @@ func TestReset(t *testing.T) {
 		t.Errorf("%+v\n%+v", a, b)
 	}
 }
+
+func TestByteOrderMark(t *testing.T) {
+	const mark = "\xEF\xBB\xBF"
+	for stream, want := range map[string]int{
+		mark + chunk(delta("a"), ""):                                1,
+		mark + chunk(delta("a"), "") + mark + chunk(delta("a"), ""): 1, // the second is a field of another name
+		mark + mark + chunk(delta("a"), ""):                         0,
+		mark[:2] + chunk(delta("a"), ""):                            0,
+		mark[:2] + "\n" + chunk(delta("a"), ""):                     1,
+		mark + "\n" + chunk(delta("a"), ""):                         1,
+	} {
+		if _, end := run(sse.Options{}, []byte(stream)); end.Events != want || len(events(t, []byte(stream))) != want {
+			t.Errorf("%q: %d events, the reader sees %d, want %d", stream[:20], end.Events, len(events(t, []byte(stream))), want)
+		}
+	}
+}
+
+func TestWholeEventsAreHandedOnInOnePiece(t *testing.T) {
+	in := []byte(abc + abc + chunk(finish, "") + done)
+	tap := sse.NewTap(sse.Options{Strip: true})
+	calls := 0
+	tap.Feed(in, func(b []byte) {
+		if calls++; len(b) != len(in) || &b[0] != &in[0] {
+			t.Errorf("%d of %d bytes, or a copy", len(b), len(in))
+		}
+	})
+	if calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}

@@ -106,20 +106,18 @@ func TestSlotsBoundTheBatchAndTheRestWaitsInOrder(t *testing.T) {
 		t.Fatalf("running %v", b.running)
 	}
 	for len(b.running)+len(b.waiting) > 0 {
-		if _, busy := b.plan(); busy {
-			b.apply()
-		}
+		step(t, b)
 	}
 	if b.maxRunning != 2 || b.finished["stop"] != 5 {
 		t.Fatalf("max %d, finished %v", b.maxRunning, b.finished)
 	}
 }
 
-func run(b *batch, s *sequence) *sequence {
+func run(t *testing.T, b *batch, s *sequence) *sequence {
+	t.Helper()
 	b.add(s)
 	for !s.done.Load() {
-		b.plan()
-		b.apply()
+		step(t, b)
 	}
 	return s
 }
@@ -127,11 +125,11 @@ func run(b *batch, s *sequence) *sequence {
 func TestPrefixIsComputedOnce(t *testing.T) {
 	b := newBatch(Profiles["8b-a100"], 4, 1000)
 	text := prompt("x", 64)
-	first := run(b, newSequence(text, 40))
+	first := run(t, b, newSequence(text, 40))
 	if n := first.cached.Load(); n != 0 {
 		t.Fatalf("%d tokens cached in an empty engine", n)
 	}
-	if n := run(b, newSequence(text, 2)).cached.Load(); n != 48 { // the last token is always computed, so three blocks of four
+	if n := run(t, b, newSequence(text, 2)).cached.Load(); n != 48 { // the last token is always computed, so three blocks of four
 		t.Fatalf("the same prompt: %d tokens", n)
 	}
 	answer := ""
@@ -139,14 +137,14 @@ func TestPrefixIsComputedOnce(t *testing.T) {
 		answer += string(tokenText(1, i))
 	}
 	// The last token's KV was never computed: 64 + 39 tokens are there, 96 of them in full blocks.
-	if n := run(b, newSequence(text+answer+"and then?", 2)).cached.Load(); n != 96 {
+	if n := run(t, b, newSequence(text+answer+"and then?", 2)).cached.Load(); n != 96 {
 		t.Fatalf("the next turn: %d tokens", n)
 	}
 	salted := newSequence("", 2)
 	salted.text.parent = 7
 	salted.text.write([]byte(text))
 	salted.promptTokens = 64
-	if n := run(b, salted).cached.Load(); n != 0 {
+	if n := run(t, b, salted).cached.Load(); n != 0 {
 		t.Fatalf("another salt: %d tokens", n)
 	}
 	if b.kv.used != 0 {
@@ -157,13 +155,13 @@ func TestPrefixIsComputedOnce(t *testing.T) {
 func TestLeastRecentlyUsedPrefixGoesFirst(t *testing.T) {
 	b := newBatch(Profiles["8b-a100"], 1, 10)
 	old, kept := prompt("o", 65), prompt("k", 65) // four full blocks each
-	run(b, newSequence(old, 1))
-	run(b, newSequence(kept, 1))
-	run(b, newSequence(prompt("n", 65), 1)) // pushes out the older
-	if n := run(b, newSequence(kept, 1)).cached.Load(); n != 64 {
+	run(t, b, newSequence(old, 1))
+	run(t, b, newSequence(kept, 1))
+	run(t, b, newSequence(prompt("n", 65), 1)) // pushes out the older
+	if n := run(t, b, newSequence(kept, 1)).cached.Load(); n != 64 {
 		t.Fatalf("the younger prefix: %d tokens", n)
 	}
-	if n := run(b, newSequence(old, 1)).cached.Load(); n == 64 {
+	if n := run(t, b, newSequence(old, 1)).cached.Load(); n == 64 {
 		t.Fatal("the older prefix is still there in full")
 	}
 }

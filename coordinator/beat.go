@@ -9,9 +9,9 @@ import (
 	"github.com/headgate/headgate/scripts/lua"
 )
 
-// fleet is the pool without backends in which every replica beats. It says who lives where no pool is known, and what a
+// wholeFleet is the pool without backends in which every replica beats. It says who lives where no pool is known, and what a
 // dead replica has reserved is settled by whoever clears it there.
-const fleet = ""
+const wholeFleet = ""
 
 // Bounds of one beat in one pool, so that it takes Redis well under a millisecond.
 const (
@@ -70,12 +70,12 @@ func (p *Placement) beat(ctx context.Context) time.Duration {
 // views is all pools in which this replica lives: those of the cluster, those that are gone from it while requests still
 // run there, and the fleet.
 func (p *Placement) views() []PoolView {
-	views := append([]PoolView{{Name: fleet}}, p.cfg.Pools()...)
+	views := append([]PoolView{{Name: wholeFleet}}, p.cfg.Pools()...)
 	known := make(map[string]bool, len(views))
 	for _, v := range views {
 		known[v.Name] = true
 	}
-	for pool := range p.holds.leases() {
+	for _, pool := range p.holds.pools() {
 		if !known[pool] {
 			views = append(views, PoolView{Name: pool})
 		}

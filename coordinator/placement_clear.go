@@ -49,7 +49,7 @@ func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat)
 	p.burying.start(holdKey{pool, dead.Replica}, func() {
 		ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 		defer cancel()
-		if pool == fleet && p.cfg.OnDead != nil {
+		if pool == wholeFleet && p.cfg.OnDead != nil {
 			if err := p.cfg.OnDead(ctx, dead.Replica); err != nil {
 				p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Msg("reservations of a dead replica are not settled yet")
 				return

@@ -20,7 +20,7 @@ type lease struct {
 // applied after its release, a release that was lost. // P7
 func (p *Placement) compare(ctx context.Context, pool string, r lua.BeatReply) {
 	s := p.pulse[pool]
-	if r.Leases == int64(p.holds.leases()[pool]) {
+	if r.Leases == int64(p.holds.countIn(pool, holding)) {
 		s.differs = 0
 		return
 	}
@@ -66,18 +66,18 @@ func (h *holds) compare(pool string, inRedis map[string]lease, nowMS int64, youn
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for rid, l := range inRedis {
-		held := h.of[holdKey{pool, rid}]
+		held := h.of[pool][rid]
 		known := held != nil && held.attempt == l.attempt
 		if !known && nowMS-l.placedMS >= young.Milliseconds() {
 			surplus = append(surplus, lua.Grant{RID: rid, Attempt: l.attempt, Backend: l.backend})
 		}
 	}
 	now := time.Now()
-	for key, held := range h.of {
-		if key.pool != pool || held.state != holding || now.Sub(held.since) < young {
+	for rid, held := range h.of[pool] {
+		if held.state != holding || now.Sub(held.since) < young {
 			continue
 		}
-		if l, ok := inRedis[key.rid]; !ok || l.attempt != held.attempt {
+		if l, ok := inRedis[rid]; !ok || l.attempt != held.attempt {
 			held.state = missing
 			lost++
 		}

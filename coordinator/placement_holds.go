@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -36,24 +38,28 @@ type grant struct {
 // what is not in it comes too late and changes nothing here.
 type holds struct {
 	mu sync.Mutex
-	of map[holdKey]*hold
+	of map[string]map[string]*hold // pool → rid; no empty pools
 }
 
-func newHolds() holds { return holds{of: map[holdKey]*hold{}} }
+func newHolds() holds { return holds{of: map[string]map[string]*hold{}} }
 
 // ask registers an attempt; it replaces what an earlier one held, as place does in Redis.
 func (h *holds) ask(key holdKey, attempt int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if old := h.of[key]; old == nil || old.attempt < attempt {
-		h.of[key] = &hold{attempt: attempt, since: time.Now(), granted: make(chan grant, 1)}
+	if old := h.of[key.pool][key.rid]; old != nil && old.attempt >= attempt {
+		return
 	}
+	if h.of[key.pool] == nil {
+		h.of[key.pool] = map[string]*hold{}
+	}
+	h.of[key.pool][key.rid] = &hold{attempt: attempt, since: time.Now(), granted: make(chan grant, 1)}
 }
 
 func (h *holds) placed(key holdKey, attempt int, backend string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if held := h.of[key]; held != nil && held.attempt == attempt {
+	if held := h.of[key.pool][key.rid]; held != nil && held.attempt == attempt {
 		held.hold(backend)
 	}
 }
@@ -62,7 +68,7 @@ func (h *holds) placed(key holdKey, attempt int, backend string) {
 func (h *holds) queued(key holdKey, attempt int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if held := h.of[key]; held != nil && held.attempt == attempt && held.state == asking {
+	if held := h.of[key.pool][key.rid]; held != nil && held.attempt == attempt && held.state == asking {
 		held.state, held.since = waiting, time.Now()
 	}
 }
@@ -71,7 +77,7 @@ func (h *holds) queued(key holdKey, attempt int) {
 func (h *holds) granted(key holdKey, attempt int) <-chan grant {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if held := h.of[key]; held != nil && held.attempt == attempt {
+	if held := h.of[key.pool][key.rid]; held != nil && held.attempt == attempt {
 		return held.granted
 	}
 	return nil
@@ -81,7 +87,7 @@ func (h *holds) granted(key holdKey, attempt int) <-chan grant {
 func (h *holds) grant(key holdKey, attempt int, backend string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	held := h.of[key]
+	held := h.of[key.pool][key.rid]
 	if held == nil || held.attempt != attempt {
 		return false
 	}
@@ -96,7 +102,7 @@ func (h *holds) grant(key holdKey, attempt int, backend string) bool {
 func (h *holds) again(key holdKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if held := h.of[key]; held != nil && held.state == waiting {
+	if held := h.of[key.pool][key.rid]; held != nil && held.state == waiting {
 		held.state = missing
 		held.end(grant{err: ErrPlaceAgain})
 	}
@@ -106,37 +112,40 @@ func (h *holds) again(key holdKey) {
 func (h *holds) release(key holdKey, attempt int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	held := h.of[key]
+	held := h.of[key.pool][key.rid]
 	if held == nil || held.attempt > attempt {
 		return false
 	}
-	delete(h.of, key)
+	delete(h.of[key.pool], key.rid)
+	if len(h.of[key.pool]) == 0 {
+		delete(h.of, key.pool)
+	}
 	return true
 }
 
 // count is how many are in a state, in all pools.
 func (h *holds) count(state holdState) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	n := 0
-	for _, held := range h.of {
-		if held.state == state {
-			n++
-		}
+	for _, pool := range h.pools() {
+		n += h.countIn(pool, state)
 	}
 	return n
 }
 
-// leases is the number of slots held, per pool; a pool with anything at all has an entry.
-func (h *holds) leases() map[string]int {
+// pools is where anything is held.
+func (h *holds) pools() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := map[string]int{}
-	for key, held := range h.of {
-		if held.state == holding {
-			n[key.pool]++
-		} else {
-			n[key.pool] += 0
+	return slices.Collect(maps.Keys(h.of))
+}
+
+func (h *holds) countIn(pool string, state holdState) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, held := range h.of[pool] {
+		if held.state == state {
+			n++
 		}
 	}
 	return n
@@ -147,12 +156,12 @@ func (h *holds) waiters(pool string, most int) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var rids []string
-	for key, held := range h.of {
+	for rid, held := range h.of[pool] {
 		if len(rids) == most {
 			break
 		}
-		if key.pool == pool && held.state == waiting {
-			rids = append(rids, key.rid)
+		if held.state == waiting {
+			rids = append(rids, rid)
 		}
 	}
 	return rids

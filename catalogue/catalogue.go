@@ -114,7 +114,7 @@ func Unlisted(name, pool string) Model {
 // character no pool name may have becomes '-', and a hash of the name is
 // appended, so that two models never meet by accident.
 func PoolOf(model string) string {
-	if validPool(model) {
+	if ValidPool(model) {
 		return model
 	}
 	pool := []byte(model)
@@ -134,9 +134,6 @@ const (
 	maxName = 256
 )
 
-// ValidPool reports whether a pool may have this name: [A-Za-z0-9._/-]{1,128}.
-func ValidPool(name string) bool { return validPool(name) }
-
 // ValidName reports whether a model may have this name: 1 to 256 printable
 // ASCII characters without space, comma, quotes, '*' and '|'.
 func ValidName(name string) bool {
@@ -152,7 +149,8 @@ func ValidName(name string) bool {
 	return true
 }
 
-func validPool(name string) bool {
+// ValidPool reports whether a pool may have this name: [A-Za-z0-9._/-]{1,128}.
+func ValidPool(name string) bool {
 	if name == "" || len(name) > maxPool {
 		return false
 	}

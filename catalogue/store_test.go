@@ -164,6 +164,7 @@ func TestCheckWaitsUntilTheFileStandsStill(t *testing.T) {
 	if !s.knows("rest")() {
 		t.Fatal("half a file was taken")
 	}
+	reads = nil
 	for range settleTries + 1 {
 		reads = append(reads, "models: {m"+strconv.Itoa(len(reads))+": {}}")
 	}

@@ -30,6 +30,31 @@ func TestTally(t *testing.T) { // L3, L7
 	}
 }
 
+func TestAnEngineIsPublishedOnlyWhenItsChecksAreGood(t *testing.T) { // L3
+	t.Parallel()
+	e := newEngine(spec{addr: "a:1", models: []string{"m"}})
+	up := func() bool { e.publish(); return e.state.up.Load() }
+	if up() {
+		t.Fatal("in use before any check")
+	}
+	if !e.file(0, good, false, nil) || !up() {
+		t.Fatal("not in use after a good check")
+	}
+	e.update(spec{addr: "b:1", models: []string{"m"}})
+	if up() {
+		t.Fatal("in use at a new address before any check there")
+	}
+	if e.file(0, good, false, nil); up() {
+		t.Fatal("in use by an answer of the old address")
+	}
+	if e.file(1, good, false, nil); !up() {
+		t.Fatal("not in use after a good check at the new address")
+	}
+	if e.file(1, good, true, listing{"other": 0}); up() {
+		t.Fatal("in use although it does not list its model")
+	}
+}
+
 func TestEffectiveModels(t *testing.T) {
 	t.Parallel()
 	l := listing{"b": 1, "a": 2}
@@ -103,6 +128,11 @@ func TestModelsStayKnownForAnHour(t *testing.T) {
 	}
 	if late := models(nil, known, start.Add(time.Minute+knownFor+1)); len(late) != 0 {
 		t.Errorf("after more than an hour: %+v", late)
+	}
+	denied := poolOf("q", 1, nil)
+	denied.Backends[0].Models, denied.Backends[0].declared = nil, []string{"x"}
+	if got := models([]*Pool{denied}, nil, start); got["x"] != (modelInfo{pool: "q"}) {
+		t.Errorf("a model that its engine does not list: %+v", got)
 	}
 	c := New(Config{}, catalogue.NewStore(nil), quiet)
 	c.current.Store(&view{models: map[string]modelInfo{

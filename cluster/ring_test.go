@@ -79,6 +79,9 @@ func TestRingIsTheSameForAnyOrderOfItsMembers(t *testing.T) { // L1
 	shuffled := slices.Clone(one.Backends)
 	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	other := newPool("p", shuffled, nil)
+	if !slices.IsSorted(ids(other.Backends)) {
+		t.Fatalf("not sorted: %v", ids(other.Backends))
+	}
 	for key := range uint64(500) {
 		if !slices.Equal(one.Candidates(key, 0), other.Candidates(key, 0)) {
 			t.Fatalf("key %d: %v and %v", key, ids(one.Candidates(key, 0)), ids(other.Candidates(key, 0)))

@@ -107,6 +107,14 @@ func TestLoadNamesAllFaultsOnOneLine(t *testing.T) { // C1, C3
 	}
 }
 
+func TestLoadJudgesNothingByAValueThatIsAtFault(t *testing.T) {
+	t.Parallel()
+	_, err := config.Load([]string{"HG_REQUEST_TIMEOUT=soon", "HG_QUEUE_WAIT=1h", "HG_ADMIN_LISTEN=nowhere"})
+	if err == nil || strings.Contains(err.Error(), "HG_QUEUE_WAIT") || strings.Contains(err.Error(), "HG_ADMIN_TOKEN") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestLoadShortensDefaultsToFit(t *testing.T) {
 	t.Parallel()
 	c, err := config.Load([]string{"HG_REQUEST_TIMEOUT=2s"})

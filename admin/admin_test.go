@@ -123,12 +123,13 @@ func TestMetricsFollowRecords(t *testing.T) {
 	m := admin.NewMetrics(admin.Sources{Version: "1.2.3", Running: func() int { return 7 },
 		Pools: func() []*cluster.Pool { return []*cluster.Pool{pool} }})
 	_, url := start(t, admin.Config{}, m)
-	ok := coordinator.Record{Route: "/v1/chat/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Attempts: 2,
+	ok := coordinator.Record{Route: "/v1/chat/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Attempts: 2, Stream: true,
 		Prompt: 100, Cached: 40, Completion: 10, CostKnown: true, CostNUSD: 2_500_000_000, Cache: "miss", QueueMS: 300, RedisMS: 0.7,
 		RoundTrips: 1, TTFT: 90 * time.Millisecond, TPOT: 12 * time.Millisecond, Duration: time.Second}
 	m.Observe(&ok)
 	m.Observe(&ok)
 	m.Observe(&coordinator.Record{Route: "/v1/chat/completions", Model: "made-up-1", Status: 404, Outcome: "rejected", RoundTrips: 1, TTFT: 1})
+	m.Observe(&coordinator.Record{Route: "/v1/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Cache: "hit", Prompt: 7, Completion: 7})
 	m.Observe(&coordinator.Record{Route: "/made/up/2", Model: "made-up-3", Status: 404, Outcome: "rejected"})
 	_, text := get(t, url+"/metrics", "")
 	for _, want := range []string{
@@ -140,6 +141,7 @@ func TestMetricsFollowRecords(t *testing.T) {
 		`headgate_cost_usd_total{model="qwen-7b"} 5`,
 		`headgate_attempts_total{pool="qwen"} 4`,
 		`headgate_cache_total{result="miss"} 2`,
+		`headgate_cache_total{result="hit"} 1`,
 		`headgate_ttft_seconds_bucket{model="qwen-7b",le="0.1"} 2`,
 		`headgate_ttft_seconds_bucket{model="qwen-7b",le="0.05"} 0`,
 		`headgate_tpot_seconds_count{model="qwen-7b"} 2`,

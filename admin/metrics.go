@@ -59,7 +59,7 @@ func NewMetrics(from Sources) *Metrics {
 		unpriced:   counter("unpriced_requests_total", "Requests that used tokens of a model without a price.", "model"),
 		cache:      counter("cache_total", "Requests by result of the response cache.", "result"),
 		attempts:   counter("attempts_total", "Forwards to backends.", "pool"),
-		ttft:       histogram("ttft_seconds", "Time to the first token, from the request's arrival.", ttftBuckets, "model"),
+		ttft:       histogram("ttft_seconds", "Time to the first token of streams, from the request's arrival.", ttftBuckets, "model"),
 		tpot:       histogram("tpot_seconds", "Time per output token after the first.", tpotBuckets, "model"),
 		duration:   histogram("request_duration_seconds", "From a request's arrival to its last byte.", durationBuckets, "route"),
 		queueWait:  histogram("queue_wait_seconds", "Time that requests which waited spent in the queue.", durationBuckets, "pool"),
@@ -116,7 +116,7 @@ func (m *Metrics) Observe(r *coordinator.Record) {
 	if r.QueueMS > 0 {
 		m.queueWait.WithLabelValues(pool).Observe(float64(r.QueueMS) / 1000)
 	}
-	if r.TTFT > 0 {
+	if r.TTFT > 0 && r.Stream {
 		m.ttft.WithLabelValues(model).Observe(r.TTFT.Seconds())
 	}
 	if r.TPOT > 0 {
@@ -126,8 +126,8 @@ func (m *Metrics) Observe(r *coordinator.Record) {
 }
 
 func (m *Metrics) observeUse(model string, r *coordinator.Record) {
-	if r.Prompt+r.Completion == 0 {
-		return
+	if r.Prompt+r.Completion == 0 || r.Cache == coordinator.CacheHit {
+		return // what an answer from the cache says of tokens was counted when they were computed
 	}
 	m.tokens.WithLabelValues(model, "prompt").Add(float64(r.Prompt))
 	m.tokens.WithLabelValues(model, "cached").Add(float64(r.Cached))

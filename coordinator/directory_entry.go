@@ -19,6 +19,9 @@ type Entry struct {
 // CreatedAt is when the record was made; zero when it does not say.
 func (e Entry) CreatedAt() time.Time { return readMillis(e.Fields["created_at"]) }
 
+// ExpiresAt is when a key ends; zero when it does not.
+func (e Entry) ExpiresAt() time.Time { return readMillis(e.Fields["expires_at"]) }
+
 // Faults lists what in the record cannot be read, one line each. Limits that cannot be read refuse every request under
 // the record; a field of an unknown name has no effect.
 func (e Entry) Faults() []string {

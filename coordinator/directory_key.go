@@ -48,8 +48,12 @@ func (d *Directory) CreateKey(ctx context.Context, tenant string, changes Change
 	if err != nil {
 		return Entry{}, "", err
 	}
-	entry, err := d.Show(ctx, r)
-	return entry, secret, err
+	// From here on nothing may fail: the secret cannot be shown again.
+	entry := Entry{Ref: r, Fields: map[string]string{}, hash: hash}
+	for _, f := range edit.Write {
+		entry.Fields[f[0]] = f[1]
+	}
+	return entry, secret, nil
 }
 
 // HashKey is the name under which a key's record stands: the SHA-256 of the whole key as sent, in hex.

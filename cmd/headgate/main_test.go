@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/bench/lab"
+)
+
+// asMain tells the test binary to be headgate: commands that run until a signal are tested as processes.
+const asMain = "TEST_BINARY_IS_HEADGATE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// headgate runs one command line in this process.
+func headgate(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, diag bytes.Buffer
+	status = surroundings{environ: env, stdout: &out, stderr: &diag}.run(t.Context(), args)
+	return status, out.String(), diag.String()
+}
+
+// must is headgate for lines that work.
+func must(t *testing.T, env []string, args ...string) (stdout string) {
+	t.Helper()
+	status, out, diag := headgate(t, env, args...)
+	if status != 0 {
+		t.Fatalf("headgate %s: status %d: %s", strings.Join(args, " "), status, diag)
+	}
+	return out
+}
+
+// TestBadInputIsOneLine: M1.
+func TestBadInputIsOneLine(t *testing.T) {
+	broken := t.TempDir() + "/models.yaml"
+	if err := os.WriteFile(broken, []byte("models:\n  qwen: {price: {prompt: cheap}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	redis := "HG_REDIS_URL=" + lab.SharedRedis(t).URL()
+	for _, c := range []struct {
+		env    []string
+		args   string
+		status int
+		want   string
+	}{
+		{[]string{"HG_LISTNE=:1"}, "serve", 1, "HG_LISTNE: unknown variable; did you mean HG_LISTEN?"},
+		{[]string{"HG_DRAIN_TIME=soon", "HG_ATTEMPTS=0"}, "serve", 1, "HG_ATTEMPTS: must be from 1 to 10; HG_DRAIN_TIME:"},
+		{[]string{"HG_LISTNE=:1"}, "dev", 1, "HG_LISTNE"},
+		{[]string{"HG_LISTNE=:1"}, "keys list", 1, "HG_LISTNE"},
+		{[]string{"HG_CATALOG=/nowhere.yaml"}, "serve", 1, "/nowhere.yaml"},
+		{[]string{"HG_CATALOG=" + broken}, "serve", 1, "qwen"},
+		{[]string{"HG_CATALOG=" + broken}, "dev", 1, "qwen"},
+		{[]string{"HG_REDIS_URL=redis://bob:s3cret@127.0.0.1:1/0"}, "keys list", 1, "redis at 127.0.0.1:1 not reached: dial"},
+		{[]string{redis}, "tenants show nobody", 1, `tenant "nobody" not found`},
+		{[]string{redis}, "keys show key_x --tenant nobody", 1, `not found`},
+		{nil, "keys create", 2, "needs --tenant"},
+		{nil, "keys create --tenant", 2, "needs an argument"},
+		{nil, "keys creat", 2, `unknown command "creat", did you mean "create"?`},
+		{nil, "dve", 2, `unknown command "dve", did you mean "dev"?`},
+		{nil, "serve --port 80", 2, "unknown flag: --port"},
+		{nil, "serve now", 2, "want headgate serve"},
+		{nil, "tenants create", 2, "want headgate tenants create"},
+		{nil, "teams create search", 2, "needs --tenant"},
+		{[]string{redis}, "keys create --tenant acme --rpm many", 2, `rpm "many": want a whole number`},
+		{[]string{redis}, "keys create --tenant Acme", 2, `tenant "Acme"`},
+		{[]string{redis}, "tenants create acme --budget 50", 2, "50/month"},
+		{[]string{redis}, "tenants create acme rmp=5", 2, `no field "rmp" (known: name, disabled, rpm,`},
+		{[]string{redis}, "tenants create acme rpm", 2, "want field=value"},
+		{[]string{redis}, "tenants create acme --rpm 5 rpm=6", 2, "rpm is given twice"},
+	} {
+		env := c.env
+		if c.args == "teams create search" {
+			env = []string{redis}
+		}
+		status, out, diag := headgate(t, env, strings.Fields(c.args)...)
+		if status != c.status || !strings.Contains(diag, c.want) || strings.Count(diag, "\n") != 1 || out != "" {
+			t.Errorf("%v headgate %s: status %d, stdout %q, stderr %q; want %d, one line with %q", c.env, c.args, status, out, diag, c.status, c.want)
+		}
+		if strings.Contains(diag, "s3cret") {
+			t.Errorf("headgate %s shows a password: %s", c.args, diag)
+		}
+	}
+}
+
+// TestHelpHasExamples: each command explains itself and shows a line.
+func TestHelpHasExamples(t *testing.T) {
+	var lines []string
+	for _, c := range []string{"", "dev", "serve", "sim"} {
+		lines = append(lines, c+" --help")
+	}
+	for _, kind := range []string{"tenants", "teams", "users", "keys"} {
+		for _, verb := range []string{"create", "list", "show", "set", "delete"} {
+			lines = append(lines, kind+" "+verb+" --help")
+		}
+	}
+	for _, line := range lines {
+		if out := must(t, nil, strings.Fields(line)...); !strings.Contains(out, "Examples:\n  headgate") && !strings.Contains(out, "Examples:\n  HG_") {
+			t.Errorf("headgate %s: no example:\n%s", line, out)
+		}
+	}
+	if out := must(t, nil, "version"); !regexp.MustCompile(`^headgate \S+ .*go1\.\d+`).MatchString(out) {
+		t.Errorf("version: %q", out)
+	}
+}
+
+// TestEndedContextEndsACommand: a signal while Redis does not answer ends the command.
+func TestEndedContextEndsACommand(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, diag bytes.Buffer
+	status := surroundings{environ: []string{"HG_REDIS_URL=redis://127.0.0.1:1/0"}, stdout: &out, stderr: &diag}.run(ctx, []string{"keys", "list"})
+	if status != 1 || !strings.Contains(diag.String(), "not reached") {
+		t.Fatalf("%d %s", status, diag.String())
+	}
+}

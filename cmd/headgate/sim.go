@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/headgate/headgate/bench/engine"
+	"github.com/headgate/headgate/cluster"
+)
+
+// simFlags are the flags of one simulated engine.
+type simFlags struct {
+	options   engine.Options
+	consul    string
+	service   string
+	id        string
+	advertise string // host:port that others reach it at
+	pool      string
+}
+
+// simDrain is how long a simulated engine that was told to end goes on with what runs.
+const simDrain = 10 * time.Second
+
+func (s surroundings) sim() *cobra.Command {
+	f := simFlags{}
+	c := &cobra.Command{
+		Use:   "sim",
+		Short: "Run a simulated engine",
+		Long: `A simulated vLLM engine: it computes nothing, but takes the time a real one would (prefill by uncached tokens, decode
+by batch, prefix blocks, slots) and answers like one. With --consul it is registered there, with a health check, until
+it ends.`,
+		Example: `  headgate sim --model qwen-7b --slots 8
+  headgate sim --listen :8000 --advertise engine-1:8000 --model qwen-7b --consul 127.0.0.1:8500`,
+		Args: arguments(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error { return s.runSim(c.Context(), f) },
+	}
+	c.Flags().StringVar(&f.options.Listen, "listen", "127.0.0.1:8000", "address to listen on")
+	c.Flags().StringSliceVar(&f.options.Models, "model", []string{"qwen-7b"}, "model it serves; may repeat")
+	c.Flags().IntVar(&f.options.Slots, "slots", 8, "requests computed at one time")
+	c.Flags().Float64Var(&f.options.Speed, "speed", 1, "1 is the speed of the hardware, 10 ten times as fast")
+	c.Flags().StringVar(&f.options.Profile, "profile", "8b-a100", "hardware: 8b-h100, 8b-a100, 70b-2xh100")
+	c.Flags().IntVar(&f.options.MaxModelLen, "max-model-len", 32768, "tokens of prompt and answer together")
+	c.Flags().StringVar(&f.consul, "consul", "", "Consul agent to register with (host:port)")
+	c.Flags().StringVar(&f.service, "service", "vllm", "service name in Consul")
+	c.Flags().StringVar(&f.id, "id", "", "service id in Consul (default: sim-<host>-<port>)")
+	c.Flags().StringVar(&f.advertise, "advertise", "", "address that replicas and Consul reach it at (default: --listen)")
+	c.Flags().StringVar(&f.pool, "pool", "", "pool it belongs to (default: that of its first model)")
+	return c
+}
+
+func (s surroundings) runSim(ctx context.Context, f simFlags) error {
+	server, err := engine.Start(f.options)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	fmt.Fprintf(s.stdout, "simulated engine for %s on %s\n", strings.Join(f.options.Models, ", "), server.URL)
+	if f.consul == "" {
+		<-ctx.Done()
+	} else {
+		registration, err := f.registration(server.Addr)
+		if err != nil {
+			return err
+		}
+		log := zerolog.New(s.stderr).With().Timestamp().Logger()
+		if err := cluster.Register(ctx, f.consul, registration, log); err != nil {
+			return err
+		}
+	}
+	finish(server)
+	return nil
+}
+
+// finish waits until the engine computes nothing, for simDrain at most.
+func finish(server *engine.Server) {
+	for until := time.Now().Add(simDrain); server.Running()+server.Waiting() > 0 && time.Now().Before(until); {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (f simFlags) registration(listening string) (cluster.Registration, error) {
+	_, port, err := net.SplitHostPort(listening)
+	if err != nil {
+		return cluster.Registration{}, err
+	}
+	advertise := f.advertise
+	if advertise == "" {
+		advertise = listening
+	} else if !strings.Contains(advertise, ":") {
+		advertise = net.JoinHostPort(advertise, port)
+	}
+	host, port, err := net.SplitHostPort(advertise)
+	if err != nil {
+		return cluster.Registration{}, usagef("--advertise %s: want host:port", f.advertise)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return cluster.Registration{}, usagef("--listen %s is not an address others can use: give --advertise", f.options.Listen)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || number == 0 {
+		return cluster.Registration{}, errors.New("--advertise: the port is no number")
+	}
+	r := cluster.Registration{ID: f.id, Service: f.service, Address: host, Port: int(number), HealthURL: "http://" + advertise + "/health",
+		Meta: map[string]string{"model": strings.Join(f.options.Models, ","), "slots": strconv.Itoa(f.options.Slots)}}
+	if r.ID == "" {
+		r.ID = "sim-" + host + "-" + port
+	}
+	if f.pool != "" {
+		r.Meta["pool"] = f.pool
+	}
+	return r, nil
+}

@@ -1,0 +1,23 @@
+# syntax=docker/dockerfile:1
+FROM golang:1.26-bookworm AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG VERSION=dev
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.release=${VERSION}" -o /headgate ./cmd/headgate
+# An empty directory with the right owner: there is no shell in the final image to make one.
+RUN mkdir -p /empty
+
+# Nothing but the binary and the certificates for providers over TLS.
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build --chown=65532:65532 /empty /var/lib/headgate
+COPY --from=build /headgate /headgate
+USER 65532:65532
+WORKDIR /var/lib/headgate
+EXPOSE 8080
+# No HEALTHCHECK: there is nothing in the image to run one with. Orchestrators ask /livez and /readyz on the admin port
+# (HG_ADMIN_LISTEN, with HG_ADMIN_TOKEN where it is not on loopback).
+ENTRYPOINT ["/headgate"]
+CMD ["serve"]

@@ -1,0 +1,41 @@
+# headgate. `make` lists the targets.
+export GOTOOLCHAIN := local
+export PATH := $(PATH):$(CURDIR)/.tools/bin
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+IMAGE   ?= headgate:$(VERSION)
+FUZZTIME ?= 20s
+
+.DEFAULT_GOAL := help
+.PHONY: help dev tools check test fuzz bench build image clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+dev: ## run headgate with an embedded store and two simulated engines; needs nothing but Go
+	go run ./cmd/headgate dev
+
+tools: ## install what the tests need and is missing: redis-server, a Consul agent, a C compiler for the race detector
+	@.ci/tools
+
+check: ## formatting, vet, staticcheck, and what ARCHITECTURE.md and the script headers promise
+	@.ci/check
+
+test: tools ## all tests with the race detector
+	go build ./...
+	go test -race -shuffle=on -timeout 5m ./...
+
+fuzz: ## every fuzz target for FUZZTIME (20s)
+	@.ci/fuzz $(FUZZTIME)
+
+bench: tools ## the Go benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+build: ## a static binary, bin/headgate
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/headgate ./cmd/headgate
+
+image: ## the container image
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
+clean: ## remove what was built or downloaded here
+	rm -rf bin .tools

@@ -130,7 +130,8 @@ func (e *Engine) Generations() int {
 	return e.generations
 }
 
-// Seen returns the generation requests in arrival order, refused and broken ones too; the latest 8192.
+// Seen returns the generation requests in arrival order, refused and broken ones too; the latest 8192. A request is in it
+// before its first byte is answered; its end is noted just after the client can see it, so tests wait for Ended.
 func (e *Engine) Seen() []Seen { return e.seen.all() }
 
 // Models returns the names the engine serves.

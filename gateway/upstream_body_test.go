@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http/httputil"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,6 +91,15 @@ func TestEngineBodyProperty(t *testing.T) {
 	})
 }
 
+func TestEngineChunkExtensionOfTheLargestSize(t *testing.T) {
+	d := engineBody{framing: engineByChunks}
+	extension := strings.Repeat("a", engineMaxChunkExtension-1) // and the line's CR
+	text, _, err := decodePieces(&d, []byte("000000000000005;"+extension+"\r\nhello\r\n0\r\n\r\n"))
+	if text != "hello" || err != nil || !d.done {
+		t.Fatalf("%q, %v", text, err)
+	}
+}
+
 func TestEngineChunksRefuseTheAmbiguous(t *testing.T) {
 	for name, raw := range map[string]string{
 		"no size":                "\r\nhello\r\n",
@@ -106,7 +116,7 @@ func TestEngineChunksRefuseTheAmbiguous(t *testing.T) {
 		"CR without LF":          "5\rxhello\r\n",
 		"bare LF in extension":   "5;a\nhello\r\n",
 		"NUL in extension":       "5;\x00\r\nhello\r\n",
-		"long extension":         "5;" + strings.Repeat("a", engineMaxChunkExtension+1) + "\r\nhello\r\n",
+		"long extension":         "5;" + strings.Repeat("a", engineMaxChunkExtension) + "\r\nhello\r\n",
 		"payload too long":       "5\r\nhello!\r\n",
 		"bare LF after payload":  "5\r\nhello\n",
 		"payload too short":      "5\r\nhell\r\n0\r\n\r\n",
@@ -287,18 +297,19 @@ func (f readerOf) Read(p []byte) (int, error) { return f(p) }
 
 // A body in bulk, then tokens, then bulk again: buffers change, bytes do not.
 func TestUpstreamBuffersChange(t *testing.T) {
-	var want strings.Builder
-	next := make(chan struct{})
+	var parts []string
+	for i := range 12 {
+		parts = append(parts, fmt.Sprintf("token %d ", i))
+		if i%4 < 2 {
+			parts[i] = strings.Repeat(parts[i], 9000)
+		}
+	}
+	next := make(chan string, len(parts))
+	end := sync.OnceFunc(func() { close(next) })
 	e := newScriptedEngine(t, func(c *engineSide) {
 		c.request()
 		say(c, chunkedHead)
-		for i := range 12 {
-			<-next
-			part := fmt.Sprintf("token %d ", i)
-			if i%4 < 2 {
-				part = strings.Repeat(part, 9000)
-			}
-			want.WriteString(part)
+		for part := range next {
 			fmt.Fprintf(c, "%x\r\n%s\r\n", len(part), part)
 		}
 		say(c, "0\r\n\r\n")
@@ -306,14 +317,30 @@ func TestUpstreamBuffersChange(t *testing.T) {
 	u := newTestUpstream(t, upstreamConfig{})
 	r := u.mustDo(t, callTo(e.addr, "x"))
 	defer r.Close(true)
-	go func() {
-		for range 12 {
-			next <- struct{}{}
+	defer end()
+	for i, part := range parts {
+		next <- part
+		for got := ""; got != part; {
+			data, err := r.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += string(data)
+			if !strings.HasPrefix(part, got) {
+				t.Fatalf("part %d differs within %d bytes", i, len(got))
+			}
 		}
-	}()
-	got, err := allOf(r)
-	if err != io.EOF || got != want.String() {
-		t.Fatalf("%d bytes of %d, %v", len(got), want.Len(), err)
+		switch {
+		case i%4 == 1 && r.big == nil:
+			t.Fatalf("part %d in bulk came by small reads", i)
+		case i%4 == 3 && r.big != nil:
+			t.Fatalf("a big buffer was held for token %d", i)
+		}
+	}
+	end()
+	mustRead(t, r, "")
+	if string(r.ContentType()) != "text/event-stream" {
+		t.Fatalf("the body ran over the head: %q", r.ContentType())
 	}
 }
 

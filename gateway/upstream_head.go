@@ -48,7 +48,7 @@ func (h *engineHead) reset() {
 // bare line feeds, folded lines, space before the colon, control characters, framing told twice.
 func (h *engineHead) parse(b []byte) (done bool, err error) {
 	if h.next == 0 && !engineMayBeHTTP(b) {
-		return false, fmt.Errorf("%w: does not start with HTTP/1.", errUpstreamBad)
+		return false, fmt.Errorf("%w: does not start as HTTP/1.x does", errUpstreamBad)
 	}
 	for {
 		i := bytes.IndexByte(b[h.scanned:], '\n')

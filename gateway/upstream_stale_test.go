@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -97,17 +98,22 @@ func TestUpstreamLeavesAClosedConnection(t *testing.T) {
 
 // The engine's close crosses the request: the request is resent once, on a new connection.
 func TestUpstreamRepeatsWhatAClosedConnectionDidNotRead(t *testing.T) {
-	for name, end := range map[string]func(c *engineSide){
-		"request in its buffer, unread": func(c *engineSide) { waitUnread(t, c); c.Close() },
-		"reset":                         func(c *engineSide) { waitUnread(t, c); c.reset() },
+	for _, tt := range []struct {
+		name string
+		size int
+		end  func(c *engineSide)
+	}{
+		{"request in its buffer, unread", 10, func(c *engineSide) { waitUnread(t, c); c.Close() }},
+		{"reset", 10, func(c *engineSide) { waitUnread(t, c); c.reset() }},
+		{"request still being written", 32 << 20, func(c *engineSide) { waitUnread(t, c); c.Close() }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e := staleEngine(t, end)
+		t.Run(tt.name, func(t *testing.T) {
+			e := staleEngine(t, tt.end)
 			u := newTestUpstream(t, upstreamConfig{})
 			r := u.mustDo(t, callTo(e.addr, "x"))
 			mustRead(t, r, "ok")
 			r.Close(true)
-			r = u.mustDo(t, callTo(e.addr, "second"))
+			r = u.mustDo(t, callTo(e.addr, strings.Repeat("x", tt.size)))
 			defer r.Close(true)
 			mustRead(t, r, "ok")
 			if r.Reused || !r.Repeated || e.requests.Load() != 2 || e.conns.Load() != 2 {

@@ -1,12 +1,10 @@
 package gateway
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,194 +12,9 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-// engineTestPatience bounds every wait of these tests; nothing is asserted about how much of it is used.
-const engineTestPatience = 20 * time.Second
-
-// scriptedEngine is a TCP server whose connections run a script. It counts connections and whole requests.
-type scriptedEngine struct {
-	t        testing.TB
-	addr     string
-	conns    atomic.Int64
-	requests atomic.Int64
-	done     sync.WaitGroup
-	mu       sync.Mutex
-	open     map[*net.TCPConn]bool
-}
-
-// engineSide is one connection as the script sees it.
-type engineSide struct {
-	*net.TCPConn
-	in     *bufio.Reader
-	engine *scriptedEngine
-	nth    int64 // of this engine's connections, from 1
-}
-
-func newScriptedEngine(t testing.TB, script func(c *engineSide)) *scriptedEngine {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := &scriptedEngine{t: t, addr: l.Addr().String(), open: map[*net.TCPConn]bool{}}
-	e.done.Go(func() {
-		for {
-			nc, err := l.Accept()
-			if err != nil {
-				return
-			}
-			tcp := nc.(*net.TCPConn)
-			tcp.SetDeadline(time.Now().Add(engineTestPatience))
-			e.mu.Lock()
-			e.open[tcp] = true
-			e.mu.Unlock()
-			c := &engineSide{TCPConn: tcp, in: bufio.NewReader(tcp), engine: e, nth: e.conns.Add(1)}
-			e.done.Go(func() {
-				defer func() {
-					tcp.Close()
-					e.mu.Lock()
-					delete(e.open, tcp)
-					e.mu.Unlock()
-				}()
-				script(c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		e.mu.Lock()
-		for c := range e.open {
-			c.Close()
-		}
-		e.mu.Unlock()
-		e.done.Wait()
-	})
-	return e
-}
-
-// request reads one whole request; nil at the end of the connection.
-func (c *engineSide) request() (*http.Request, []byte) {
-	r, err := http.ReadRequest(c.in)
-	if err != nil {
-		return nil, nil
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, nil
-	}
-	c.engine.requests.Add(1)
-	return r, body
-}
-
-// ended blocks until the client's end of the connection is closed or reset.
-func (c *engineSide) ended() error {
-	_, err := io.Copy(io.Discard, c.in)
-	var n net.Error
-	if errors.As(err, &n) && n.Timeout() {
-		return err
-	}
-	return nil
-}
-
-func (c *engineSide) reset() {
-	c.SetLinger(0)
-	c.Close()
-}
-
-func say(c io.Writer, s string) { io.WriteString(c, s) }
-
-const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-func answering(raw string) func(c *engineSide) {
-	return func(c *engineSide) {
-		for {
-			if r, _ := c.request(); r == nil {
-				return
-			}
-			say(c, raw)
-		}
-	}
-}
-
-func newTestUpstream(t testing.TB, cfg upstreamConfig) *upstream {
-	u := newUpstream(cfg)
-	t.Cleanup(u.Close)
-	return u
-}
-
-func callTo(addr, body string) upstreamCall {
-	c := upstreamCall{Addr: addr, Method: "POST", Path: "/v1/chat/completions", HeadBy: time.Now().Add(engineTestPatience)}
-	if body != "" {
-		c.Body, c.BodyLen = [][]byte{[]byte(body)}, int64(len(body))
-	}
-	return c
-}
-
-func (u *upstream) mustDo(t testing.TB, call upstreamCall) *upstreamReply {
-	t.Helper()
-	r, fault := u.Do(context.Background(), call)
-	if fault != nil {
-		t.Fatalf("%v (received %v, reached %v)", fault, fault.Received, fault.Reached)
-	}
-	return r
-}
-
-// allOf reads the body to its end by Next, copying.
-func allOf(r *upstreamReply) (body string, err error) {
-	var b bytes.Buffer
-	for {
-		data, err := r.Next()
-		b.Write(data)
-		if err != nil {
-			return b.String(), err
-		}
-		if len(data) == 0 {
-			return b.String(), errors.New("Next gave nothing and no error")
-		}
-	}
-}
-
-func mustRead(t testing.TB, r *upstreamReply, want string) {
-	t.Helper()
-	if got, err := allOf(r); got != want || err != io.EOF {
-		t.Fatalf("body %.100q, %v; want %.100q and the clean end", got, err, want)
-	}
-	if !r.Ended() {
-		t.Fatal("Ended is false after io.EOF")
-	}
-}
-
-// noLeaksAtEnd must come first in a test that is not parallel: it then runs after every other clean-up.
-func noLeaksAtEnd(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
-}
-
-func awaitThat(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for until := time.Now().Add(engineTestPatience); !ok(); {
-		if time.Now().After(until) {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func (p *engineIdle) count() (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, list := range p.conns {
-		n += len(list)
-	}
-	return n
-}
 
 func TestUpstreamSendsHeadAndBodyAsTold(t *testing.T) {
 	var got bytes.Buffer
@@ -230,6 +43,22 @@ func TestUpstreamSendsHeadAndBodyAsTold(t *testing.T) {
 	}
 	if !reflect.DeepEqual(parts, before) {
 		t.Fatal("the caller's slices were consumed")
+	}
+}
+
+// A pooled request holds on to nobody's prompt.
+func TestEngineRequestForgetsTheBody(t *testing.T) {
+	call := callTo("a:1", "secret")
+	q, err := newEngineRequest(&call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.buffers(&call)
+	q.free()
+	for _, part := range q.store {
+		if part != nil {
+			t.Fatal("a slice was left")
+		}
 	}
 }
 
@@ -370,103 +199,6 @@ func TestUpstreamFaultsSayWhatHappened(t *testing.T) {
 	}
 }
 
-// Whatever a call is doing when its client leaves, the engine sees the connection closed.
-func TestUpstreamCancelClosesTheConnection(t *testing.T) {
-	noLeaksAtEnd(t)
-	huge := make([]byte, 32<<20)
-	for _, tt := range []struct {
-		name   string
-		scheme string
-		body   []byte
-		script func(c *engineSide, reached func())
-		reply  bool
-	}{
-		{name: "in the TLS handshake", scheme: "https", body: []byte("x"), script: func(c *engineSide, reached func()) { reached() }},
-		{name: "while the body is written", body: huge, script: func(c *engineSide, reached func()) {
-			c.in.Peek(1)
-			reached()
-		}},
-		{name: "waiting for the head", body: []byte("x"), script: func(c *engineSide, reached func()) {
-			c.request()
-			reached()
-		}},
-		{name: "within the head", body: []byte("x"), script: func(c *engineSide, reached func()) {
-			c.request()
-			say(c, "HTTP/1.1 200 O")
-			reached()
-		}},
-		{name: "between two tokens", body: []byte("x"), reply: true, script: func(c *engineSide, reached func()) {
-			c.request()
-			say(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
-			reached()
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			closed := make(chan error, 1)
-			e := newScriptedEngine(t, func(c *engineSide) {
-				tt.script(c, cancel)
-				closed <- c.ended()
-			})
-			u := newTestUpstream(t, upstreamConfig{ConnectTimeout: engineTestPatience})
-			call := callTo(e.addr, "")
-			call.Scheme, call.Body, call.BodyLen = tt.scheme, [][]byte{tt.body}, int64(len(tt.body))
-			r, fault := u.Do(ctx, call)
-			if tt.reply && fault == nil {
-				defer r.Close(true)
-				_, err := allOf(r)
-				if !errors.Is(err, errUpstreamAborted) {
-					t.Fatalf("Next after cancel: %v", err)
-				}
-			} else if fault == nil || fault.Kind != upstreamFaultCancelled {
-				t.Fatalf("%v, want cancelled", fault)
-			}
-			if err := <-closed; err != nil {
-				t.Fatalf("the engine's end: %v", err)
-			}
-			if n := u.idle.count(); n != 0 {
-				t.Fatalf("%d connections kept", n)
-			}
-		})
-	}
-}
-
-// Abort closes at once even if nobody reads the reply, and after Close it leaves the connection's next user alone.
-func TestUpstreamAbort(t *testing.T) {
-	closed := make(chan error, 8)
-	e := newScriptedEngine(t, func(c *engineSide) {
-		for {
-			if r, _ := c.request(); r == nil {
-				closed <- nil
-				return
-			}
-			say(c, okAnswer)
-		}
-	})
-	u := newTestUpstream(t, upstreamConfig{})
-	first := u.mustDo(t, callTo(e.addr, "x"))
-	mustRead(t, first, "ok")
-	first.Close(true)
-
-	second := u.mustDo(t, callTo(e.addr, "x"))
-	if !second.Reused {
-		t.Fatal("not reused")
-	}
-	first.Abort()
-	mustRead(t, second, "ok")
-	second.Abort()
-	<-closed
-	second.Close(true)
-	second.Close(true)
-	if n := u.idle.count(); n != 0 {
-		t.Fatalf("%d connections kept", n)
-	}
-	if _, err := second.Next(); err == nil {
-		t.Fatal("Next after Close")
-	}
-}
-
 // What an engine says before it has read everything is read, although it then resets or stops reading.
 func TestUpstreamReadsAnEarlyAnswer(t *testing.T) {
 	const early = "HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large"
@@ -520,66 +252,4 @@ func TestUpstreamOverTLS(t *testing.T) {
 	if _, fault := u.Do(context.Background(), call); fault == nil || fault.Kind != upstreamFaultConnect {
 		t.Fatalf("wrong name: %v", fault)
 	}
-}
-
-// Many calls at once, each cancelled, aborted or finished at some moment: no leaks, no answer in the wrong hands.
-func TestUpstreamUnderConcurrentAborts(t *testing.T) {
-	noLeaksAtEnd(t)
-	e := newScriptedEngine(t, func(c *engineSide) {
-		for {
-			r, body := c.request()
-			if r == nil {
-				return
-			}
-			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(body), body)
-			fmt.Fprintf(c, "%x\r\n%s\r\n0\r\n\r\n", len(body), body)
-		}
-	})
-	u := newUpstream(upstreamConfig{MaxIdle: 4})
-	var all sync.WaitGroup
-	for worker := range 16 {
-		all.Go(func() {
-			for i := range 60 {
-				body := fmt.Sprintf("worker %d call %d", worker, i)
-				ctx, cancel := context.WithCancel(context.Background())
-				if i%5 == 1 {
-					go cancel()
-				}
-				r, fault := u.Do(ctx, callTo(e.addr, body))
-				if fault != nil {
-					if ctx.Err() == nil {
-						t.Errorf("%s: %v", body, fault)
-					}
-					cancel()
-					continue
-				}
-				var aborting sync.WaitGroup
-				if i%5 == 2 {
-					aborting.Go(r.Abort)
-				}
-				got, err := allOf(r)
-				if err == io.EOF && got != body+body || !strings.HasPrefix(body+body, got) {
-					t.Errorf("%s: got %q, %v", body, got, err)
-				}
-				r.Close(i%7 != 3)
-				cancel()
-				aborting.Wait()
-			}
-		})
-	}
-	all.Wait()
-	if n := u.idle.count(); n > 4 {
-		t.Errorf("%d idle", n)
-	}
-	u.Close()
-	e.mu.Lock()
-	for c := range e.open {
-		c.SetDeadline(time.Now().Add(engineTestPatience))
-	}
-	e.mu.Unlock()
-	awaitThat(t, "every connection is closed", func() bool {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return len(e.open) == 0
-	})
 }

@@ -51,6 +51,7 @@ type instance struct {
 	log     zerolog.Logger
 	redis   *miniredis.Miniredis // nil: HG_REDIS_URL
 	models  *catalogue.Store     // nil: none, and no engines of ours
+	priced  bool                 // the models are ours: a budget locks none of them out
 	engines []*engine.Server
 	replica *replica
 }
@@ -134,7 +135,7 @@ func (i *instance) startEngines() error {
 		if err != nil {
 			return err
 		}
-		i.models = catalogue.NewStore(models)
+		i.models, i.priced = catalogue.NewStore(models), true
 	}
 	if !own {
 		return nil
@@ -195,8 +196,11 @@ func (i *instance) welcome(ctx context.Context) error {
 	if err := dropExpired(ctx, directory); err != nil {
 		return fmt.Errorf("key: %w", err)
 	}
-	_, key, err := directory.CreateKey(ctx, devTenant, coordinator.Changes{
-		"name": "dev", "rpm": "600", "budget": "10/day", "expires_at": "24h"})
+	policy := coordinator.Changes{"name": "dev", "rpm": "600", "expires_at": "24h"}
+	if i.priced {
+		policy["budget"] = "10/day"
+	}
+	_, key, err := directory.CreateKey(ctx, devTenant, policy)
 	if err != nil {
 		return fmt.Errorf("key: %w", err)
 	}

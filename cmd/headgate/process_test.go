@@ -144,6 +144,25 @@ func TestDevLinesWorkAsTheyStand(t *testing.T) {
 	}
 }
 
+// TestDevUsesWhatTheEnvironmentSets: a Redis, an engine and no price are the user's, and the lines still work.
+func TestDevUsesWhatTheEnvironmentSets(t *testing.T) {
+	redis := lab.Redis(t)
+	sim := start(t, nil, "sim", "--listen", "127.0.0.1:0", "--model", "my-model")
+	engine := sim.find(&sim.stdout, `on (http://\S+)`)[1]
+	p := start(t, []string{"HG_LISTEN=127.0.0.1:0", "HG_ADMIN_LISTEN=127.0.0.1:0", "HG_REDIS_URL=" + redis.URL(),
+		"HG_BACKENDS=mine=" + engine + ";id=b1"}, "dev")
+	if body := shell(t, p.find(&p.stdout, `(?m)^  (curl http\S+ .*)$`)[1]); !strings.Contains(body, `"model":"my-model"`) {
+		t.Fatalf("answer: %s", body)
+	}
+	line := p.find(&p.stdout, `(?m)^\{"time":.*\}$`)[0]
+	if !strings.Contains(line, `"backend":"b1"`) || !strings.Contains(line, `"cost_nusd":null`) {
+		t.Fatalf("usage record: %s", line)
+	}
+	if keys := redis.CLI("HLEN", "hg:{t:dev}:keys"); strings.TrimSpace(keys) != "1" {
+		t.Fatalf("keys in the user's redis: %s", keys)
+	}
+}
+
 // shell runs a line the way a person would.
 func shell(t *testing.T, line string) string {
 	t.Helper()

@@ -83,6 +83,9 @@ func (r *replica) run(ctx context.Context, started func(context.Context) error) 
 	return errors.Join(work.fault(), base.fault(), r.usageLog.Close())
 }
 
+// lastBytes is how long connections stay open after the last request was answered.
+const lastBytes = time.Second
+
 // serveOn gives load balancers HG_NOTICE_TIME to see that the replica is not ready any more.
 func (r *replica) serveOn(work *group) {
 	r.admin.Drain()
@@ -101,10 +104,13 @@ func (r *replica) leave(server *http.Server, work *group) {
 	drain, cancel := context.WithTimeout(context.Background(), r.cfg.DrainTime)
 	defer cancel()
 	r.log.Info().Dur("drain", r.cfg.DrainTime).Int("running", r.gateway.Running()).Msg("draining")
+	shut, give := context.WithTimeout(context.Background(), r.cfg.DrainTime+lastBytes)
+	defer give()
 	var closing sync.WaitGroup
-	closing.Go(func() { _ = server.Shutdown(drain) })
+	closing.Go(func() { _ = server.Shutdown(shut) })
 	r.gateway.Drain(drain)
-	cancel()
+	// The requests are over, but net/http may still hold the end of an answer.
+	defer time.AfterFunc(lastBytes, give).Stop()
 	closing.Wait()
 	_ = server.Close()
 	work.stop()

@@ -9,6 +9,8 @@
 //	I4. Every client request writes one usage record, whatever happened to it.
 //	I5. A client that leaves ends the engine's work: its connection is closed at once.
 //	I6. Bytes that need no change pass unchanged, both ways.
+//	I7. Towards an engine: a request is generated at most once, a cut is never a clean end, and a connection that was
+//	    aborted or holds surplus bytes is never used again.
 package gateway
 
 import (

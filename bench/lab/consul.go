@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,7 +51,12 @@ func newConsul(t testing.TB, args ...string) *ConsulServer {
 	line := []string{"agent", "-dev", "-bind", "127.0.0.1", "-client", "127.0.0.1", "-node", s.node, "-log-level", "warn",
 		"-http-port", strconv.Itoa(http), "-dns-port", "-1", "-grpc-port", "-1",
 		"-server-port", port(), "-serf-lan-port", port(), "-serf-wan-port", port()}
-	s.proc = &process{path: binary(t, "consul"), args: append(line, args...), dir: t.TempDir()}
+	path := binary(t, "consul")
+	// Releases from 1.14 on open one more port, which older ones have no flag for.
+	if help, _ := exec.Command(path, "agent", "-help").CombinedOutput(); strings.Contains(string(help), "-grpc-tls-port") {
+		line = append(line, "-grpc-tls-port", "-1")
+	}
+	s.proc = &process{path: path, args: append(line, args...), dir: t.TempDir()}
 	return s
 }
 

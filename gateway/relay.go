@@ -73,7 +73,7 @@ func (r *request) afterFirstError(seen sse.End) attemptEnd {
 
 // endStream says how a stream that had begun ended, tells the client if it did not end well, and takes its usage.
 func (r *request) endStream(tap *sse.Tap, out func([]byte), err error) {
-	seen := tap.Seen()
+	var seen sse.End
 	if err == io.EOF {
 		seen = tap.Close(out)
 	} else {

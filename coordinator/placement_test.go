@@ -274,6 +274,7 @@ func TestPlacementGivesBackAGrantNobodyWaitsFor(t *testing.T) {
 	t.Parallel()
 	onBothSites(t, func(t *testing.T, s *site) {
 		p := s.replica("a", 1)
+		p.Trust()
 		s.run(p)
 		lab.Eventually(t, 20*time.Second, func() bool { return s.held("b1") == 0 }, "no beat")
 		s.fill(p)
@@ -390,7 +391,7 @@ func TestPlacementBeatGivesBackWhatNobodyKnows(t *testing.T) {
 			}
 		}
 		p.BeatOnce(t.Context())
-		if s.held("b1") != 3 {
+		if err := s.pipes.Drain(t.Context(), s.store); err != nil || s.held("b1") != 3 {
 			t.Fatal("one beat is not enough to judge: replies may be on the way")
 		}
 		p.BeatOnce(t.Context())

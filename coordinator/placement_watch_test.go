@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/pipeline"
 	"github.com/headgate/headgate/scripts/lua"
 )
 
@@ -82,6 +83,23 @@ func TestWatchStartsAnewAfterAGap(t *testing.T) {
 	}
 	if dead, _ := s.look(74.5, beatOf("other", 7)); len(dead) != 1 {
 		t.Fatal("not dead after 12 s of answers")
+	}
+}
+
+// A beat without an answer: what was seen before it counts no longer.
+func TestWatchStartsAnewAfterAnUnansweredBeat(t *testing.T) {
+	t.Parallel()
+	p := NewPlacement(PlacementConfig{})
+	p.expect([]PoolView{{Name: "p"}}, time.Now())
+	s := second{at: time.Now()}
+	for at := range 12 {
+		s.look(float64(at), beatOf("other", 7))
+	}
+	p.pulse["p"].watch = s.w
+	p.unheard("p", pipeline.ErrUnavailable)
+	s.w = p.pulse["p"].watch
+	if dead, _ := s.look(12.5, beatOf("other", 7)); len(dead) > 0 {
+		t.Fatalf("%v", dead)
 	}
 }
 

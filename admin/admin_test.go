@@ -59,7 +59,7 @@ func TestTokenGuards(t *testing.T) {
 		want       int
 	}{
 		{"/livez", "", 200}, {"/readyz", "", 200},
-		{"/metrics", "", 401}, {"/metrics", "Bearer s3cre", 401}, {"/metrics", "Bearer s3cret ", 200}, // net/http trims
+		{"/metrics", "", 401}, {"/metrics", "Bearer s3cre", 401}, {"/metrics", "Bearer s3creT", 401}, {"/metrics", "Bearer s3cret ", 200}, // net/http trims
 		{"/metrics", "Basic s3cret", 401}, {"/metrics", "s3cret", 401}, {"/metrics", "bearer s3cret", 200},
 		{"/admin/v1/keys", "", 401}, {"/admin/v1/keys", "Bearer s3cret", 404},
 	} {
@@ -128,7 +128,7 @@ func TestMetricsFollowRecords(t *testing.T) {
 		RoundTrips: 1, TTFT: 90 * time.Millisecond, TPOT: 12 * time.Millisecond, Duration: time.Second}
 	m.Observe(&ok)
 	m.Observe(&ok)
-	m.Observe(&coordinator.Record{Route: "/v1/chat/completions", Model: "made-up-1", Status: 404, Outcome: "rejected", RoundTrips: 1, TTFT: 1})
+	m.Observe(&coordinator.Record{Route: "/v1/chat/completions", Model: "made-up-1", Status: 404, Outcome: "rejected", RoundTrips: 1, Stream: true, TTFT: 1})
 	m.Observe(&coordinator.Record{Route: "/v1/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Cache: "hit", Prompt: 7, Completion: 7})
 	m.Observe(&coordinator.Record{Route: "/made/up/2", Model: "made-up-3", Status: 404, Outcome: "rejected"})
 	_, text := get(t, url+"/metrics", "")

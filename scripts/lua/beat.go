@@ -1,7 +1,6 @@
 package lua
 
 import (
-	_ "embed"
 	"fmt"
 	"strconv"
 
@@ -9,10 +8,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed beat.lua
-var beatSource string
-
-var beatScript = withSlots("beat", beatSource)
+var beatScript = read("beat")
 
 // BeatArgs is one beat of a replica in one pool.
 type BeatArgs struct {

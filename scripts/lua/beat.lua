@@ -19,6 +19,8 @@
 --          granted     slots handed over to anybody, 0 to 64
 -- repeat   moves the beat on, else changes nothing that is not free to be handed over
 -- cost     5 + backends reads, 1 + backends writes; 4 more of each for every slot handed over
+
+-- include slots.part.lua
 local replica, n = ARGV[1], tonumber(ARGV[2])
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 local KEEP = '86400000' -- ms; the record of a backend that nobody has seen for a day goes

@@ -1,17 +1,13 @@
 package lua
 
 import (
-	_ "embed"
 	"strconv"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
 )
 
-//go:embed cache_write.lua
-var cacheWriteSource string
-
-var cacheWriteScript = pipeline.NewScript("cache_write", cacheWriteSource)
+var cacheWriteScript = read("cache_write")
 
 // CacheWriteArgs is one answer to store.
 type CacheWriteArgs struct {

@@ -1,7 +1,6 @@
 package lua
 
 import (
-	_ "embed"
 	"fmt"
 	"strconv"
 
@@ -9,10 +8,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed clear.lua
-var clearSource string
-
-var clearScript = withSlots("clear", clearSource)
+var clearScript = read("clear")
 
 // ClearArgs names a replica and the last beat its judge saw.
 type ClearArgs struct {

@@ -15,6 +15,8 @@
 --          granted   slots handed over, 0 to 64
 -- repeat   takes the next ones; replies 0 when the replica is forgotten
 -- cost     4 reads and 3 writes per waiter or lease, 4 of each per slot handed over
+
+-- include slots.part.lua
 local replica, most = ARGV[1], tonumber(ARGV[3])
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 

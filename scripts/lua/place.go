@@ -1,7 +1,6 @@
 package lua
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 	"net/url"
@@ -11,10 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed place.lua
-var placeSource string
-
-var placeScript = withSlots("place", placeSource)
+var placeScript = read("place")
 
 // PlaceArgs is one wish for a slot. Ids are as they stand in key names: no space, no "|".
 type PlaceArgs struct {

@@ -23,6 +23,8 @@
 --          seq      of the queue entry; 0 unless queued
 -- repeat   the same (rid, attempt) again: the same slot or place in the queue; nothing changes
 -- cost     2 + candidates reads, 2 writes; 4 more of each for every slot handed over
+
+-- include slots.part.lua
 local rid, attempt, replica = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 

@@ -1,7 +1,6 @@
 package lua
 
 import (
-	_ "embed"
 	"fmt"
 	"strconv"
 
@@ -9,10 +8,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed release.lua
-var releaseSource string
-
-var releaseScript = withSlots("release", releaseSource)
+var releaseScript = read("release")
 
 // ReleaseArgs names what is given back: all that RID holds for attempts up to Attempt.
 type ReleaseArgs struct {

@@ -13,6 +13,8 @@
 --          now       ms
 -- repeat   replies 0, 0, 0 and changes nothing
 -- cost     2 reads when nothing is held; else 4 reads and 2 writes, and about 4 of each for a slot handed over
+
+-- include slots.part.lua
 local rid, attempt, replica = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 

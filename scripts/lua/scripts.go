@@ -28,6 +28,7 @@ func All() []*pipeline.Script {
 	return []*pipeline.Script{
 		admitScript, settleScript, renewScript, expireScript, allowedScript, // ledger
 		placeScript, releaseScript, beatScript, clearScript, // placement
+		cacheWriteScript,
 		editScript, findScript, // directory
 	}
 }

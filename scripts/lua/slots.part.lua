@@ -1,4 +1,4 @@
--- What place, release, beat and clear share: it stands in front of each of them and is no script of its own.
+-- What place, release, beat and clear share.
 --
 -- Everything is read and planned first; commit() then runs the planned writes, each on a key whose type was read, so
 -- none can fail and nothing is half done. A backend, waiter or replica that cannot be read is passed over.

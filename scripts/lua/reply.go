@@ -1,23 +1,11 @@
 package lua
 
 import (
-	_ "embed"
 	"fmt"
 	"strconv"
-	"strings"
 
-	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
 )
-
-//go:embed slots.part.lua
-var slotsSource string
-
-// withSlots puts what the placement scripts share behind the #! line of one of them.
-func withSlots(name, text string) *pipeline.Script {
-	shebang, rest, _ := strings.Cut(text, "\n")
-	return pipeline.NewScript(name, shebang+"\n"+slotsSource+rest)
-}
 
 // flag is a yes or no as scripts take it.
 func flag(yes bool) string {

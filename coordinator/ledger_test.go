@@ -157,8 +157,17 @@ func (f *ledgers) records() (cost map[string]int64, sum int64, n int) {
 
 // L1, L2. BUD-1 without engines: three replicas, 60 clients at once, a budget for 8 holds.
 func TestLedgerBudgetIsHardForTheFleet(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 3)
+	t.Run("node", func(t *testing.T) {
+		t.Parallel()
+		budgetIsHard(t, newLedgers(t, lab.SharedRedis(t).URL(), 3))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		budgetIsHard(t, newLedgers(t, lab.Cluster(t, 3).URL(), 3))
+	})
+}
+
+func budgetIsHard(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "0.000003200", "period", "month", "rpm", "1000", "parallel", "100")
 	var wg sync.WaitGroup
 	var passed atomic.Int64

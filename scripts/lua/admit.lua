@@ -35,10 +35,10 @@
 -- repeat   of an open rid: replies as admitted with what is filed, changes nothing; of a settled one: verdict 13
 -- cost     3 scopes with rpm and budget: 13 reads, 10 writes
 local root, rid, model = KEYS[1], ARGV[1], ARGV[4]
-local call, floor, find, match = redis.call, math.floor, string.find, string.match
+local call, floor, find, match, format = redis.call, math.floor, string.find, string.match, string.format
 local clock, time = nil, tonumber(ARGV[12])
 if time then
-  clock = string.format('%.0f', floor(time / 1000))
+  clock = format('%d', floor(time / 1000))
 else
   local t = call('TIME')
   clock = t[1]
@@ -92,7 +92,7 @@ local function readable(name) return #name <= 64 and find(name, '^[%w._@~-]+$') 
 if not readable(id) or team and not readable(team) or user and not readable(user) then return refuse(12, 1) end
 
 -- What has lapsed is settled first, so that it does not stand in the way: each in two halves of its own.
-local due = call('ZRANGEBYSCORE', root .. ':reservations', '-inf', time, 'LIMIT', 0, 2)
+local due = call('ZRANGEBYSCORE', root .. ':reservations', '-inf', format('%d', time), 'LIMIT', '0', '2')
 -- include period.part.lua
 if due[1] then
   -- include claim.part.lua
@@ -228,7 +228,11 @@ for i = 1, n do
   local p = policies[i]
   local rpm, tpm = count(p[1]), count(p[2])
   parallel[i] = count(p[3])
-  if rpm or tpm then rates[i] = { rpm = rpm, tpm = tpm, requests = 0, tokens = 0 } end
+  if rpm or tpm then
+    -- All fields at once: a table that grows field by field is built anew four times.
+    rates[i] = { rpm = rpm, tpm = tpm, key = root .. ':rate:' .. scopes[i] .. ':' .. ids[i], now = time, second = sec, cell = clock,
+      requests = 0, tokens = 0, last = false, leaves = false, r = 0, t = 0, gone = false, stale = false }
+  end
   if p[4] then
     budget(i, period_of(p[5] or 'month', p[9]), nusd(p[4]))
     budgeted = 1
@@ -277,7 +281,7 @@ local function leave(rate)
   else
     found = {}
     local wanted = {}
-    for s = from, to do wanted[#wanted + 1] = string.format('%.0f', s) end
+    for s = from, to do wanted[#wanted + 1] = format('%d', s) end
     local v = call('HMGET', rate.key, unpack(wanted))
     for j = 1, #wanted do
       if v[j] then
@@ -303,20 +307,19 @@ end
 for i = 1, n do
   local rate = rates[i]
   if rate then
-    rate.key = root .. ':rate:' .. scopes[i] .. ':' .. ids[i]
-    rate.now, rate.second, rate.cell = time, sec, clock
     local v = call('HMGET', rate.key, 'requests', 'tokens', 'last', 'leaves', clock)
     local last, cell = v[3] and number(v[3]), v[5]
     if last and time - last < 60000 and last - time <= 60000 then
       rate.last, rate.requests, rate.tokens, rate.leaves = last, number(v[1]), number(v[2]), number(v[4])
       if last > time then
         rate.now, rate.second = last, floor(last / 1000)
-        rate.cell = string.format('%.0f', rate.second)
+        rate.cell = format('%d', rate.second)
         cell = call('HGET', rate.key, rate.cell)
       end
       if cell then
-        rate.r, rate.t = match(cell, '^(%d+) (%d+) ')
-        if not rate.r then garbled = true end
+        local r, t = match(cell, '^(%d+) (%d+) ')
+        rate.r, rate.t = tonumber(r), tonumber(t)
+        if not r then garbled = true end
       end
       if rate.now >= rate.leaves then leave(rate) end
     else
@@ -411,29 +414,32 @@ for i = 1, n do
     second = rate.cell
     if rate.stale then call('DEL', rate.key) end
     if rate.gone then call('HDEL', rate.key, unpack(rate.gone)) end
-    call('HSET', rate.key, 'requests', rate.requests + 1, 'tokens', rate.tokens + hold_tokens, 'last', rate.now, 'leaves',
-      rate.leaves or rate.now + 60000, rate.cell,
-      string.format('%.0f %.0f %.0f', (rate.r or 0) + 1, (rate.t or 0) + hold_tokens, rate.now))
-    if not rate.r then call('EXPIRE', rate.key, 120) end
+    -- Tokens are counted where they are limited: a scope without tpm needs no correction when the request is settled.
+    local held = rate.tpm and hold_tokens or 0
+    call('HSET', rate.key, 'requests', format('%d', rate.requests + 1), 'tokens', format('%d', rate.tokens + held), 'last',
+      format('%d', rate.now), 'leaves', format('%d', rate.leaves or rate.now + 60000), rate.cell,
+      format('%d %d %d', rate.r + 1, rate.t + held, rate.now))
+    if rate.r == 0 and rate.t == 0 then call('EXPIRE', rate.key, 120) end
+    if rate.tpm then second = second .. 't' end
   end
   places[i] = fields[i] .. ':' .. second .. ':' .. names[i]
 end
 if hold > 0 then
   for j = 1, #spends, 3 do
     if counters[j + 2] then
-      call('HSET', counters[j], 'spent_nusd', 0, 'reserved_nusd', counters[j + 1])
+      call('HSET', counters[j], 'spent_nusd', '0', 'reserved_nusd', format('%d', counters[j + 1]))
       local ends = period_end(spends[j + 1])
-      if ends then call('PEXPIREAT', counters[j], ends + 35 * 86400000) end
+      if ends then call('PEXPIREAT', counters[j], format('%d', ends + 35 * 86400000)) end
     else
-      call('HSET', counters[j], 'reserved_nusd', counters[j + 1])
+      call('HSET', counters[j], 'reserved_nusd', format('%d', counters[j + 1]))
     end
   end
 end
 local flat = {}
-for i = 1, n do flat[2 * i - 1], flat[2 * i] = fields[i], running[i] end
+for i = 1, n do flat[2 * i - 1], flat[2 * i] = fields[i], format('%d', running[i]) end
 call('HSET', root .. ':parallel', unpack(flat))
-local claim = string.format('o %s %.0f %.0f %.0f %.0f %s %s %s %s %s', ARGV[3], time, hold_tokens, math.min(prompt, hold_tokens),
+local claim = format('o %s %d %d %d %d %s %s %s %s %s', ARGV[3], time, hold_tokens, math.min(prompt, hold_tokens),
   hold, id, team or '%', user or '%', table.concat(places, ';'), ARGV[11])
 call('HSET', root .. ':open', rid, claim)
-call('ZADD', root .. ':reservations', time + 25000, rid)
+call('ZADD', root .. ':reservations', format('%d', time + 25000), rid)
 return answer(1, claim, hold, nil, 0, 0, 0, 0)

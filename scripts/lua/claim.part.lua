@@ -8,7 +8,8 @@
 --   prompt    of these, the prompt's estimate
 --   hold_nusd held money
 --   key team user   identity
---   scopes    scope:id:second:period[,period…] joined by ";" (second: the cell of the sliding minute, 0: not counted there)
+--   scopes    scope:id:second:period[,period…] joined by ";" (second: the cell of the sliding minute, 0: not counted there;
+--             a t behind it: tokens are counted there too)
 --   label     the fixed part of a usage record: JSON members, percent-encoded
 --
 -- parse(text)          the claim as a table; nil: unreadable
@@ -23,33 +24,41 @@ local function parse(text)
     hold = tonumber(hold), key = key, team = team, user = user, scopes = scopes, label = label }
 end
 
-local function load(root, c, sec)
+-- given: the request stays counted, so a minute that counts requests only stays as it is.
+local function load(root, c, sec, given)
   local call = redis.call
-  local rates, spends, fields = {}, {}, {}
-  for scope, id, second, periods in string.gmatch(c.scopes, '([^:;]+):([^:;]+):(%d+):([^;]+)') do
-    local name = scope .. ':' .. id
-    fields[#fields + 1] = name
+  local rates, spends, fields, n, m = {}, {}, {}, 0, 0
+  for name, second, t, periods in string.gmatch(c.scopes, '([^:;]+:[^:;]+):(%d+)(t?):([^;]+)') do
+    n = n + 1
+    fields[n] = name
     -- A cell older than 61 s leaves before anything is decided on it again.
-    if second ~= '0' and sec - second <= 61 then
+    if second ~= '0' and (t == 't' or not given) and sec - second <= 61 then
       local key = root .. ':rate:' .. name
       local v = call('HMGET', key, 'requests', 'tokens', second)
-      if v[3] then rates[#rates + 1] = { key, second, v } end
+      if v[3] then rates[#rates + 1] = { key, second, v, t == 't' } end
     end
-    for period in string.gmatch(periods, '[^,]+') do
+    local from = 1
+    repeat
+      local comma = string.find(periods, ',', from, true)
+      local period = comma and string.sub(periods, from, comma - 1) or from == 1 and periods or string.sub(periods, from)
       local key = root .. ':spend:' .. name .. ':' .. period
-      spends[#spends + 1] = { key, period, call('HMGET', key, 'spent_nusd', 'reserved_nusd', 'requests', 'prompt_tokens',
+      m = m + 1
+      spends[m] = { key, period, call('HMGET', key, 'spent_nusd', 'reserved_nusd', 'requests', 'prompt_tokens',
         'cached_tokens', 'completion_tokens') }
-    end
+      from = comma and comma + 1
+    until not from
   end
   c.rates, c.spends, c.fields = rates, spends, fields
   c.running = call('HMGET', root .. ':parallel', unpack(fields))
 end
 
--- A counter never goes below 0, whatever somebody deleted by hand.
+-- The sum as it is written. A counter never goes below 0, whatever somebody deleted by hand; one that stays as it is keeps
+-- its text, for turning numbers into text is what these scripts spend most of their time on.
 local function plus(value, n)
+  if n == 0 and value then return value end
   local sum = (tonumber(value) or 0) + n
-  if sum > 0 then return sum end
-  return 0
+  if sum > 0 then return string.format('%d', sum) end
+  return '0'
 end
 
 local function store_spend(c, spent, reserved, requests, prompt, cached, completion)
@@ -60,42 +69,43 @@ local function store_spend(c, spent, reserved, requests, prompt, cached, complet
       plus(v[6], completion))
     if not v[1] and not v[2] then
       local ends = period_end(period)
-      if ends then redis.call('PEXPIREAT', key, ends + 35 * 86400000) end
+      if ends then redis.call('PEXPIREAT', key, string.format('%d', ends + 35 * 86400000)) end
     end
   end
 end
 
 local function store_rate(c, requests, tokens)
-  if requests == 0 and tokens == 0 then return end
   for i = 1, #c.rates do
-    local key, second, v = c.rates[i][1], c.rates[i][2], c.rates[i][3]
+    local rate = c.rates[i]
+    local key, second, v = rate[1], rate[2], rate[3]
     local r, t, at = string.match(v[3], '^(%d+) (%d+) (%d+)$')
     if r then
-      local nr, nt = plus(r, requests), plus(t, tokens)
-      local sums, sumt = plus(v[1], nr - r), plus(v[2], nt - t)
-      if nr == 0 and nt == 0 then
-        redis.call('HSET', key, 'requests', sums, 'tokens', sumt)
+      local nr, nt = plus(r, requests), plus(t, rate[4] and tokens or 0)
+      if nr == '0' and nt == '0' then
+        redis.call('HSET', key, 'requests', plus(v[1], nr - r), 'tokens', plus(v[2], nt - t))
         redis.call('HDEL', key, second)
-      else
-        redis.call('HSET', key, 'requests', sums, 'tokens', sumt, second, string.format('%.0f %.0f %s', nr, nt, at))
+      elseif nr ~= r or nt ~= t then
+        redis.call('HSET', key, 'requests', plus(v[1], nr - r), 'tokens', plus(v[2], nt - t), second,
+          nr .. ' ' .. nt .. ' ' .. at)
       end
     end
   end
 end
 
 local function store_running(root, c, n)
-  local set, del = {}, {}
+  local set, del, k, d = {}, {}, 0, 0
   for i = 1, #c.fields do
     local v = plus(c.running[i], n)
-    if v > 0 then
-      set[#set + 1] = c.fields[i]
-      set[#set + 1] = v
+    if v == '0' then
+      d = d + 1
+      del[d] = c.fields[i]
     else
-      del[#del + 1] = c.fields[i]
+      set[k + 1], set[k + 2] = c.fields[i], v
+      k = k + 2
     end
   end
-  if set[1] then redis.call('HSET', root .. ':parallel', unpack(set)) end
-  if del[1] then redis.call('HDEL', root .. ':parallel', unpack(del)) end
+  if k > 0 then redis.call('HSET', root .. ':parallel', unpack(set)) end
+  if d > 0 then redis.call('HDEL', root .. ':parallel', unpack(del)) end
 end
 
 local function lost_record(c, now)
@@ -122,7 +132,7 @@ local function lapse(root, rid, text, now)
     redis.call('HLEN', root .. ':open')
   end)
   if not readable then return false end
-  redis.call('ZADD', root .. ':settled', now, rid)
+  redis.call('ZADD', root .. ':settled', string.format('%d', now), rid)
   redis.call('ZREM', root .. ':reservations', rid)
   redis.call('HSET', root .. ':open', rid, 'x' .. string.sub(text, 2))
   store_spend(c, c.hold, -c.hold, 1, c.prompt, 0, c.tokens - c.prompt)

@@ -32,6 +32,7 @@ const start = int64(3373963200250)
 
 // onBoth runs test on Redis and on the embedded store. I4
 func onBoth(t *testing.T, test func(b *book)) {
+	t.Helper()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		test(newBook(t, pipeline.StoreConfig{URL: lab.SharedRedis(t).URL()}))

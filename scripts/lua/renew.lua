@@ -28,11 +28,12 @@ local open, reservations, settled = root .. ':open', root .. ':reservations', ro
 local filed = call('HMGET', open, unpack(rids))
 call('ZCARD', reservations)
 call('ZCARD', settled)
+local deadline = string.format('%d', now + 25000)
 local due, lapsed, reply = {}, {}, { 0, 0 }
 for i = 1, count do
   local state, held_by = string.match(filed[i] or '', '^([oxr]) (%S+) ')
   if state and held_by == owner then
-    due[#due + 1], due[#due + 2] = now + 25000, rids[i]
+    due[#due + 1], due[#due + 2] = deadline, rids[i]
     if state == 'x' then lapsed[#lapsed + 1] = i end
   elseif not state then
     reply[#reply + 1] = rids[i]

@@ -37,13 +37,12 @@ local open, reservations, settled, usage = root .. ':open', root .. ':reservatio
 
 -- First half.
 local filed = call('HGET', open, rid)
-local done = call('ZSCORE', settled, rid)
 call('ZCARD', reservations)
 call('XLEN', usage)
 local c, what = filed and parse(filed), nil
 if c then
   what = c.state == 'x' and 2 or 1
-elseif done then
+elseif call('ZSCORE', settled, rid) then
   return { 3 }
 else
   c = parse(ARGV[2])
@@ -56,16 +55,16 @@ else
   end
 end
 if what <= 4 then
-  load(root, c, math.floor(now / 1000))
+  load(root, c, math.floor(now / 1000), keep == 1)
 else
   call('LLEN', root .. ':doubtful')
 end
 -- What was settled more than an hour ago is forgotten, in one settlement of eight.
 local old
-if now % 8 == 0 then old = call('ZRANGEBYSCORE', settled, '-inf', now - hour, 'LIMIT', 0, 100) end
+if now % 8 == 0 then old = call('ZRANGEBYSCORE', settled, '-inf', string.format('%d', now - hour), 'LIMIT', '0', '100') end
 
--- Second half: nothing below can fail, every key was read above.
-call('ZADD', settled, now, rid)
+-- Second half. The first write is its own check; nothing after it can fail, every other key was read above.
+call('ZADD', settled, string.format('%d', now), rid)
 if old and old[1] then
   call('ZREM', settled, unpack(old))
   call('HDEL', open, unpack(old))
@@ -90,6 +89,6 @@ end
 if what ~= 4 then store_rate(c, keep - 1, prompt + completion - c.tokens) end
 if record ~= '' then
   if c.state ~= 'o' then record = string.sub(record, 1, -2) .. ',"replaces":true}' end
-  call('XADD', usage, 'MAXLEN', '~', 100000, '*', 'record', record)
+  call('XADD', usage, 'MAXLEN', '~', '100000', '*', 'record', record)
 end
 return { what }

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/bench/lab"
+	"github.com/headgate/headgate/pipeline"
 )
 
 // scoped is a key with a team and a tenant, each with limits and a budget.
 func (b *book) scoped() {
 	b.key("k1", "team", "search", "user", "ann", "rpm", "100", "tpm", "100000", "budget_usd", "5", "period", "day")
-	b.hset(":team:search", "rpm", "100", "budget_usd", "5")
+	b.hset(":team:search", "rpm", "100", "tpm", "100000", "budget_usd", "5")
 	b.hset("", "budget_usd", "50", "budgets", "500/total")
 }
 
@@ -120,6 +123,25 @@ func TestSettleAfterTheCellLeft(t *testing.T) {
 		b.minute(2, 4)
 		b.settle(other, Replaced)
 		b.minute(2, 2)
+	})
+}
+
+// A scope without tpm counts requests only; giving back works there too.
+func TestSettleOfAScopeThatCountsRequestsOnly(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(b *book) {
+		b.hset(":key:k1", "rpm", "10")
+		first, second := b.admitted(tokens(10, 0, 64)), b.admitted(tokens(10, 0, 64))
+		first.Completion = 500
+		b.settle(first, Replaced)
+		if h := b.hash(":rate:key:k1"); h["requests"] != "2" || h["tokens"] != "0" {
+			b.Fatalf("%v", h)
+		}
+		second.Keep = false
+		b.settle(second, Replaced)
+		if h := b.hash(":rate:key:k1"); h["requests"] != "1" || h["tokens"] != "0" {
+			b.Fatalf("%v", h)
+		}
 	})
 }
 
@@ -367,4 +389,27 @@ func TestSettleTwoHalves(t *testing.T) {
 		b.spends(0, 0, 1, 0, 0, 0)
 		b.nothingOpen()
 	})
+}
+
+// Redis is full: nobody new is let in, and nothing is changed by trying; what runs is settled, renewed and expired.
+func TestSettleWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	server := lab.Redis(t)
+	b := newBook(t, pipeline.StoreConfig{URL: server.URL()})
+	b.scoped()
+	s, other := b.admitted(hold(1000)), b.admitted(hold(1000))
+	server.CLI("CONFIG", "SET", "maxmemory", "1")
+	if _, err := b.tryAdmit(b.args(hold(5))); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Fatalf("admitted by a full Redis: %v", err)
+	}
+	if r := b.renew("r1", s.RID, other.RID); r.Renewed != 2 {
+		t.Fatalf("%+v", r)
+	}
+	s.CostNUSD = 400
+	b.settle(s, Replaced)
+	if n := b.expire("r1"); n != 1 {
+		t.Fatalf("expired %d", n)
+	}
+	b.spends(1400, 0, 2, 0, 0, 0)
+	b.nothingOpen()
 }

@@ -30,6 +30,9 @@ type pulse struct {
 
 // beats beats every second, and when somebody is due to be found dead.
 func (p *Placement) beats(ctx context.Context) {
+	if p.cfg.Store.WaitConnected(ctx) != nil { // the first beat must not fail for a connection that is just being made
+		return
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -152,6 +155,7 @@ func (p *Placement) heard(ctx context.Context, pool string, sent time.Time, r lu
 	p.mu.Lock()
 	p.acked[pool] = sent
 	p.mu.Unlock()
+	p.beaten.Store(true)
 	for _, g := range r.Grants {
 		p.grant(pool, g)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/pipeline"
@@ -83,6 +84,8 @@ var ErrPlaceAgain = errors.New("placement: the place in the queue was lost")
 type Placement struct {
 	cfg   PlacementConfig
 	holds holds
+
+	beaten atomic.Bool // a beat was acknowledged
 
 	mu    sync.Mutex
 	acked map[string]time.Time // per pool: when the last acknowledged beat was sent
@@ -195,6 +198,15 @@ func (p *Placement) LastBeat() time.Duration {
 		longest = max(longest, time.Since(at))
 	}
 	return longest
+}
+
+// Beating is nil once the fleet has seen a beat of this replica and not lost sight of it: before that, nobody would clear
+// what it leaves behind.
+func (p *Placement) Beating() error {
+	if p.beaten.Load() && !p.Stale() {
+		return nil
+	}
+	return errors.New("the fleet has not acknowledged a beat of this replica")
 }
 
 // Run listens for grants, beats, and clears replicas that died, until ctx ends.

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -44,16 +45,13 @@ func (b *burying) start(key holdKey, work func()) {
 func (b *burying) wait() { b.wg.Wait() }
 
 // bury clears a dead replica in a pool, beside the beat. In the fleet what it reserved is settled first: if this replica
-// dies meanwhile, another finds the dead one still listed and does it again.
+// dies meanwhile, another finds the dead one still listed and does it again. In a pool its slots come first.
 func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat) {
 	p.burying.start(holdKey{pool, dead.Replica}, func() {
 		ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 		defer cancel()
-		if pool == wholeFleet && p.cfg.OnDead != nil {
-			if err := p.cfg.OnDead(ctx, dead.Replica); err != nil {
-				p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Msg("reservations of a dead replica are not settled yet")
-				return
-			}
+		if pool == wholeFleet && !p.settle(ctx, dead) {
+			return
 		}
 		taken, err := p.clear(ctx, pool, lua.ClearArgs{Replica: dead.Replica, BeatMS: dead.BeatMS, Most: clearAtOnce})
 		switch {
@@ -62,8 +60,34 @@ func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat)
 		case taken.Same:
 			p.cfg.Log.Info().Str("dead", dead.Replica).Str("pool", pool).Int64("leases", taken.Released).
 				Int64("waiting", taken.Dequeued).Msg("cleared a dead replica")
+			if pool != wholeFleet {
+				p.settleFromPool(ctx, dead)
+			}
 		}
 	})
+}
+
+// settle has the reservations of a dead replica settled; false: not yet.
+func (p *Placement) settle(ctx context.Context, dead lua.ReplicaBeat) bool {
+	if p.cfg.OnDead == nil {
+		return true
+	}
+	err := p.cfg.OnDead(ctx, dead.Replica)
+	if err != nil {
+		p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Msg("reservations of a dead replica are not settled yet")
+	}
+	return err == nil
+}
+
+// settleFromPool: a replica killed before its first beat is known only to the pools it placed in. What it reserved is
+// settled from there; where that fails the fleet's list remembers it, and it is tried again.
+func (p *Placement) settleFromPool(ctx context.Context, dead lua.ReplicaBeat) {
+	if p.settle(ctx, dead) {
+		return
+	}
+	if _, err := p.cfg.Store.Do(ctx, "ZADD", Replicas(wholeFleet), "NX", strconv.FormatInt(dead.BeatMS, 10), dead.Replica); err != nil {
+		p.cfg.Log.Error().Err(err).Str("dead", dead.Replica).Msg("reservations of a dead replica wait for their tenants' next requests")
+	}
 }
 
 // clear repeats until nothing is left or the replica has beaten again, and returns the sums.

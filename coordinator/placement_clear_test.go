@@ -66,6 +66,31 @@ func TestPlacementClearsItsFormerSelf(t *testing.T) {
 	s.settles(0, 0)
 }
 
+// A replica killed before its first beat is known only to the pool it placed in: what it reserved is settled all the same,
+// also if that fails at first.
+func TestPlacementSettlesWhoNeverBeat(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, pipeline.StoreConfig{URL: lab.Redis(t).URL()})
+	s.fill(s.replica("dead", 20))
+	calls := make(chan string, 100)
+	cfg := coordinator.PlacementConfig{Replica: "a", Store: s.store, Pipeline: s.pipes, Pools: s.pools}
+	cfg.OnDead = func(_ context.Context, replica string) error {
+		calls <- replica
+		if len(calls) < 3 {
+			return errors.New("the tenant's primary is away")
+		}
+		return nil
+	}
+	cfg.Hasten(20)
+	s.run(coordinator.NewPlacement(cfg))
+	lab.Eventually(t, 20*time.Second, func() bool { return len(calls) >= 3 }, "settled")
+	for range 3 {
+		if dead := <-calls; dead != "dead" {
+			t.Fatalf("settled %q", dead)
+		}
+	}
+}
+
 // A dead replica stays listed in the fleet until its reservations are settled.
 func TestPlacementSettlesBeforeItForgets(t *testing.T) {
 	t.Parallel()

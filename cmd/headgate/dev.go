@@ -127,7 +127,7 @@ func (i *instance) startEngines() error {
 	switch {
 	case i.cfg.IsSet("HG_CATALOG"):
 		var err error
-		if i.models, err = catalogue.Open(i.cfg.Catalog, i.log); err != nil {
+		if i.models, err = openCatalogue(i.cfg.Catalog, i.log); err != nil {
 			return err
 		}
 	case own:

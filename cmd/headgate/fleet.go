@@ -54,7 +54,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	r := &replica{cfg: cfg, log: log, catalogue: instead.catalogue, pipeline: pipeline.New()}
 	var err error
 	if r.catalogue == nil {
-		if r.catalogue, err = catalogue.Open(cfg.Catalog, log); err != nil {
+		if r.catalogue, err = openCatalogue(cfg.Catalog, log); err != nil {
 			return nil, err
 		}
 	}
@@ -88,6 +88,14 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	return r, nil
 }
 
+func openCatalogue(path string, log zerolog.Logger) (*catalogue.Store, error) {
+	store, err := catalogue.Open(path, log)
+	if err != nil {
+		return nil, fmt.Errorf("HG_CATALOG: %w", err)
+	}
+	return store, nil
+}
+
 func (r *replica) buildStores(simple bool) (err error) {
 	cacheURL := r.cfg.CacheRedisURL
 	if cacheURL == "" {
@@ -110,6 +118,7 @@ func (r *replica) buildStores(simple bool) (err error) {
 func (r *replica) checks(simple bool) []admin.Check {
 	checks := []admin.Check{
 		{Name: "redis", Ready: r.store.Ready},
+		{Name: "beat", Ready: func(context.Context) error { return r.placement.Beating() }},
 		{Name: "consul", Ready: func(context.Context) error { return r.cluster.Ready() }},
 	}
 	if !simple {

@@ -123,32 +123,7 @@ scopes[n], ids[n] = 'tenant', string.sub(root, 7, -2)
 policies[n] = call('HMGET', root, 'rpm', 'tpm', 'parallel', 'budget_usd', 'period', 'budgets', 'models', 'disabled',
   'created_at', 'priority', 'isolate_prefix')
 
--- A pattern's * stands for one or more characters; everything else for itself.
-local function matches(pattern)
-  local at, star = 1, find(pattern, '*', 1, true)
-  if not star then return pattern == model end
-  if string.sub(model, 1, star - 1) ~= string.sub(pattern, 1, star - 1) then return false end
-  at = star
-  while true do
-    local from = star + 1
-    star = find(pattern, '*', from, true)
-    if not star then
-      local tail = string.sub(pattern, from)
-      return #model - #tail >= at and string.sub(model, #model - #tail + 1) == tail
-    end
-    local _, last = find(model, string.sub(pattern, from, star - 1), at + 1, true)
-    if not last or at > #model then return false end
-    at = last + 1
-  end
-end
-
-local function listed(models)
-  for pattern in string.gmatch(models, '[^,%s]+') do
-    if matches(pattern) then return true end
-  end
-  return false
-end
-
+-- include models.part.lua
 -- Scopes without a policy are left out; the lists stay dense.
 local kept, barred = 0, nil
 for i = 1, n do
@@ -251,8 +226,7 @@ for i = 1, n do
   end
 end
 
--- The sliding minutes as they stand at this instant. A cell leaves 60 s after the last admission in it. `leaves` is a
--- lower bound of the instant at which the next one does: before it, nothing has to be read.
+-- A figure somebody wrote by hand that is none.
 local function number(v)
   if not v then return 0 end
   local x = tonumber(v)
@@ -261,49 +235,8 @@ local function number(v)
   return 0
 end
 
-local function cells_of(rate)
-  local list, all = {}, call('HGETALL', rate.key)
-  for j = 1, #all, 2 do
-    if find(all[j], '^%d+$') then
-      local r, t, at = match(all[j + 1], '^(%d+) (%d+) (%d+)$')
-      if r then list[#list + 1] = { name = all[j], r = tonumber(r), t = tonumber(t), at = tonumber(at) } end
-    end
-  end
-  table.sort(list, function(a, b) return a.at < b.at end)
-  return list
-end
-
-local function leave(rate)
-  local from, to = floor(rate.leaves / 1000) - 60, rate.second - 60
-  local gone, found = {}, nil
-  if to - from > 4 then
-    found = cells_of(rate)
-  else
-    found = {}
-    local wanted = {}
-    for s = from, to do wanted[#wanted + 1] = format('%d', s) end
-    local v = call('HMGET', rate.key, unpack(wanted))
-    for j = 1, #wanted do
-      if v[j] then
-        local r, t, at = match(v[j], '^(%d+) (%d+) (%d+)$')
-        found[#found + 1] = { name = wanted[j], r = tonumber(r) or 0, t = tonumber(t) or 0, at = tonumber(at) or 0 }
-      end
-    end
-  end
-  rate.leaves = (to + 61) * 1000
-  for j = 1, #found do
-    local c = found[j]
-    if c.at + 60000 <= rate.now then
-      gone[#gone + 1] = c.name
-      rate.requests = math.max(rate.requests - c.r, 0)
-      rate.tokens = math.max(rate.tokens - c.t, 0)
-    else
-      rate.leaves = math.min(rate.leaves, c.at + 60000)
-    end
-  end
-  if gone[1] then rate.gone = gone end
-end
-
+-- The sliding minutes as they stand at this instant.
+-- include minute.part.lua
 for i = 1, n do
   local rate = rates[i]
   if rate then
@@ -328,20 +261,6 @@ for i = 1, n do
     end
     if garbled then return refuse(12, i) end
   end
-end
-
--- Time until the sum of `field` has fallen to `allowed`.
-local function wait(rate, field, sum, allowed)
-  if allowed < 0 then return 0 end
-  local list = cells_of(rate)
-  for j = 1, #list do
-    local c = list[j]
-    if c.at + 60000 > rate.now then
-      sum = sum - c[field]
-      if sum <= allowed then return c.at + 60000 - rate.now end
-    end
-  end
-  return 60000
 end
 
 -- Limits: requests, tokens, running requests.

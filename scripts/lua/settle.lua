@@ -20,7 +20,7 @@
 --                      5 unknown and older, or unknown, without a claim and not free: nothing charged, filed as doubtful
 --                      6 unknown, without a claim and free: the admission was never applied; it will not be any more
 -- repeat   3
--- cost     3 scopes with rpm and budget: 12 reads, 11 writes
+-- cost     3 scopes with rpm and budget: 8 reads, 8 writes; 3 and 3 more with tpm
 local root, rid = KEYS[1], ARGV[1]
 local call = redis.call
 local now = tonumber(ARGV[9])

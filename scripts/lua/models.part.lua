@@ -1,6 +1,6 @@
 -- Part: does a list of patterns name `model` (a local of the script that includes this)? Comma-separated; * stands for one
--- or more characters, everything else for itself, case included. It never goes
--- back in the text, whatever the pattern.
+-- or more characters, everything else for itself, case included. It
+-- never goes back in the text, whatever the pattern.
 local function matches(pattern)
   local at, star = 1, find(pattern, '*', 1, true)
   if not star then return pattern == model end

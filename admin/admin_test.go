@@ -120,7 +120,7 @@ func TestReadyNamesEverything(t *testing.T) {
 // TestMetricsFollowRecords also holds A3: what clients make up is no label.
 func TestMetricsFollowRecords(t *testing.T) {
 	pool := &cluster.Pool{Name: "qwen", Backends: []*cluster.Backend{{ID: "a", Slots: 4}, {ID: "b", Draining: true}}}
-	m := admin.NewMetrics(admin.Sources{Version: "1.2.3", Running: func() int { return 7 },
+	m := admin.NewMetrics(admin.Sources{Version: "1.2.3", Running: func() int { return 7 }, PromptBytes: func() int64 { return 4096 },
 		Pools: func() []*cluster.Pool { return []*cluster.Pool{pool} }})
 	_, url := start(t, admin.Config{}, m)
 	ok := coordinator.Record{Route: "/v1/chat/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Attempts: 2, Stream: true,
@@ -150,6 +150,7 @@ func TestMetricsFollowRecords(t *testing.T) {
 		`headgate_redis_round_trips_bucket{route="/v1/chat/completions",le="1"} 3`,
 		`headgate_redis_wait_seconds_count 3`,
 		`headgate_requests_in_flight 7`,
+		`headgate_prompt_bytes 4096`,
 		`headgate_backends{pool="qwen",state="draining"} 1`,
 		`headgate_backends{pool="qwen",state="unhealthy"} 1`,
 		`headgate_slots{pool="qwen"} 0`,

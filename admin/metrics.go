@@ -16,9 +16,10 @@ import (
 
 // Sources are read when the metrics are asked for. A nil one is left out.
 type Sources struct {
-	Version string
-	Running func() int             // client requests in work
-	Pools   func() []*cluster.Pool // backends as known now
+	Version     string
+	Running     func() int             // client requests in work
+	PromptBytes func() int64           // memory lent to request bodies
+	Pools       func() []*cluster.Pool // backends as known now
 }
 
 // Metrics counts what usage records say. Observe is safe for concurrent use.
@@ -73,6 +74,10 @@ func NewMetrics(from Sources) *Metrics {
 	if from.Running != nil {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "headgate", Name: "requests_in_flight",
 			Help: "Client requests in work."}, func() float64 { return float64(from.Running()) }))
+	}
+	if from.PromptBytes != nil {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "headgate", Name: "prompt_bytes",
+			Help: "Memory lent to request bodies. A body's goes back with the first byte of its answer."}, func() float64 { return float64(from.PromptBytes()) }))
 	}
 	if from.Pools != nil {
 		m.registry.MustRegister(backends{from.Pools})

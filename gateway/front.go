@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -13,30 +14,39 @@ import (
 	"github.com/headgate/headgate/gateway/protocol"
 )
 
-// Limits of the public port. A head that does not come in headTimeout, or a body that stands still for bodyTimeout, is
-// given up; a client that takes nothing for writeTimeout counts as gone.
+// Limits of the public port. A head that does not come in headTimeout ends its connection without an answer. A body
+// that stands still for the body's timeout, or is slower than minBodyRate after it, is given up with a 408; a client
+// that takes nothing for writeTimeout counts as gone.
 const (
-	headTimeout  = 10 * time.Second
-	idleTimeout  = 120 * time.Second
-	bodyTimeout  = 30 * time.Second
-	writeTimeout = 60 * time.Second
-	maxHeadBytes = 64 << 10
+	headTimeout        = 10 * time.Second
+	idleTimeout        = 120 * time.Second
+	defaultBodyTimeout = 30 * time.Second
+	writeTimeout       = 60 * time.Second
+	minBodyRate        = 16 << 10 // bytes per second
+	maxHeadBytes       = 64 << 10
+	// drainTimeout is how long an answer waits for the rest of a body that nobody reads, so that the connection can be
+	// used again; a client that sends no more gets its answer then, and the connection ends. More than 256 KiB are not
+	// waited for.
+	drainTimeout = time.Second
 )
 
-// Server returns the HTTP server of the public port; the caller listens and shuts it down.
+// Server returns the HTTP server of the public port. The caller serves a Listener with it and shuts it down.
 func (g *Gateway) Server() *http.Server {
 	return &http.Server{
-		Handler:           g.Handler(),
-		ReadHeaderTimeout: headTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeadBytes,
+		Handler:                      g.Handler(),
+		ReadHeaderTimeout:            headTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeadBytes,
+		DisableGeneralOptionsHandler: true, // OPTIONS * is no route
+		ErrorLog:                     log.New(g.deps.Log, "", 0),
 	}
 }
 
 // Handler serves the public routes. It matches the path as it was sent: nothing is cleaned, decoded or redirected.
 func (g *Gateway) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w)}
+		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: g.cfg.BodyTimeout, bodyOver: r.ContentLength == 0}
+		x.always = g.cors.fields(x)
 		defer func() {
 			if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
 				g.deps.Log.Error().Interface("panic", cause).Str("path", x.Path()).Stack().Msg("request failed")
@@ -47,19 +57,29 @@ func (g *Gateway) Handler() http.Handler {
 				panic(http.ErrAbortHandler) // the client must not take a cut answer for a whole one
 			}
 		}()
-		g.serve(x)
+		if !g.cors.preflight(x) {
+			g.serve(x)
+		}
 	})
 }
 
 // httpExchange is net/http's side of an exchange.
 type httpExchange struct {
-	w          http.ResponseWriter
-	r          *http.Request
-	control    *http.ResponseController
+	w       http.ResponseWriter
+	r       *http.Request
+	control *http.ResponseController
+	always  []headerField // of every answer
+
+	bodyTimeout time.Duration
+	bodyBegan   time.Time
+	bodyRead    int64
+	bodyOver    bool // it came to its end, or will never
+	readUntil   time.Time
+
 	begun      bool
 	sized      bool // the reply has a Content-Length: no flush is needed to end it
+	draining   bool // a read deadline is set for what nobody reads
 	writeUntil time.Time
-	readUntil  time.Time
 }
 
 func (x *httpExchange) Context() context.Context    { return x.r.Context() }
@@ -81,24 +101,49 @@ func (x *httpExchange) RemoteIP() string {
 	return host
 }
 
-// ReadBody gives the client bodyTimeout for each read. The deadline is lifted with the end of the body: what net/http
-// reads beside the handler, to see the client leave, must not time out.
+// ReadBody gives the client the body's timeout for each read, and minBodyRate in the long run. The deadline is lifted
+// with the end of the body: what net/http reads beside the handler, to see the client leave, must not time out.
 func (x *httpExchange) ReadBody(p []byte) (int, error) {
-	if now := time.Now(); x.readUntil.Sub(now) < bodyTimeout/2 {
-		x.readUntil = now.Add(bodyTimeout)
-		_ = x.control.SetReadDeadline(x.readUntil)
-	}
+	x.extendRead(time.Now())
 	n, err := x.r.Body.Read(p)
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = x.control.SetReadDeadline(time.Time{})
+	x.bodyRead += int64(n)
+	if err != nil {
+		x.bodyOver = true
+		if !errors.Is(err, os.ErrDeadlineExceeded) { // after a timeout net/http must not wait for the rest either
+			_ = x.control.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
 }
 
+func (x *httpExchange) extendRead(now time.Time) {
+	if x.bodyBegan.IsZero() {
+		x.bodyBegan = now
+	}
+	if x.readUntil.Sub(now) >= x.bodyTimeout/2 {
+		return
+	}
+	until := now.Add(x.bodyTimeout)
+	slowest := x.bodyBegan.Add(x.bodyTimeout + time.Duration(x.bodyRead)*time.Second/minBodyRate)
+	if slowest.Before(until) {
+		until = slowest
+	}
+	if until.After(x.readUntil) {
+		x.readUntil = until
+		_ = x.control.SetReadDeadline(until)
+	}
+}
+
 func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
+	if !x.bodyOver { // net/http reads what is left of the body before it sends the head
+		x.draining = true
+		_ = x.control.SetReadDeadline(time.Now().Add(drainTimeout))
+	}
 	h := x.w.Header()
-	for _, f := range fields {
-		h[f.Name] = append(h[f.Name], f.Value)
+	for _, list := range [...][]headerField{fields, x.always} {
+		for _, f := range list {
+			h[f.Name] = append(h[f.Name], f.Value)
+		}
 	}
 	if length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
@@ -119,5 +164,10 @@ func (x *httpExchange) Write(p []byte) error {
 	if x.sized {
 		return nil // net/http sends it when the handler returns, in one write with the head
 	}
-	return x.control.Flush()
+	err := x.control.Flush()
+	if x.draining { // the answer goes on: the deadline must not end it
+		x.draining = false
+		_ = x.control.SetReadDeadline(time.Time{})
+	}
+	return err
 }

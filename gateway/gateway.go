@@ -70,6 +70,8 @@ type Config struct {
 	Attempts          int           // in all
 	PromptBytes       int64         // prompts in memory at one time; 0: 1 GiB
 	ConnectTimeout    time.Duration // to an engine; 0: 2 s
+	BodyTimeout       time.Duration // of a request body that stands still; 0: 30 s
+	CORSOrigins       []string      // origins whose pages may call from a browser; * for all
 }
 
 // Deps are the parts the data plane calls.
@@ -87,10 +89,12 @@ type Deps struct {
 
 // Gateway serves client requests.
 type Gateway struct {
-	cfg      Config
-	deps     Deps
-	upstream *upstream
-	prompts  *prompts
+	cfg       Config
+	deps      Deps
+	upstream  *upstream
+	prompts   *prompts
+	unpackers *unpackers
+	cors      cors
 
 	closing context.Context // ends when Drain begins: nobody waits in the queue any more
 	close   context.CancelFunc
@@ -110,11 +114,16 @@ func New(cfg Config, deps Deps) *Gateway {
 	if cfg.PromptBytes == 0 {
 		cfg.PromptBytes = 1 << 30
 	}
+	if cfg.BodyTimeout == 0 {
+		cfg.BodyTimeout = defaultBodyTimeout
+	}
 	g := &Gateway{
-		cfg:      cfg,
-		deps:     deps,
-		upstream: newUpstream(upstreamConfig{ConnectTimeout: cfg.ConnectTimeout}),
-		prompts:  newPrompts(cfg.PromptBytes),
+		cfg:       cfg,
+		deps:      deps,
+		upstream:  newUpstream(upstreamConfig{ConnectTimeout: cfg.ConnectTimeout}),
+		prompts:   newPrompts(cfg.PromptBytes),
+		unpackers: newUnpackers(),
+		cors:      newCORS(cfg.CORSOrigins),
 	}
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.cut, g.cutAll = context.WithCancel(context.Background())
@@ -127,6 +136,9 @@ func (g *Gateway) Running() int {
 	defer g.mu.Unlock()
 	return g.running
 }
+
+// PromptBytes is the memory lent to request bodies now, in bytes.
+func (g *Gateway) PromptBytes() int64 { return g.prompts.inUse() }
 
 // Drain tells the waiting to go elsewhere, lets running requests end, and cuts those that are left when ctx ends: they
 // get an error event and are billed. It returns when none is left. It is called once.

@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/bits"
 	"sync"
+	"time"
 )
 
 // prompts lends buffers for request bodies. Fresh memory is dear, so buffers are kept in free lists by power of two;
@@ -12,52 +14,186 @@ import (
 type prompts struct {
 	mu      sync.Mutex
 	free    [largestClass + 1][][]byte
-	kept    int64 // bytes in the free lists
-	lent    int64 // bytes lent
-	waiting []waitingPrompt
-	limit   int64 // bytes lent at one time
-}
-
-type waitingPrompt struct {
-	bytes int64
-	ready chan struct{}
+	kept    int64           // bytes in the free lists
+	lent    int64           // bytes lent
+	waiting []chan struct{} // closed by the next put
+	limit   int64           // bytes lent to first buffers; further ones of the same request may use a quarter more
 }
 
 const (
 	smallestClass = 12 // 4 KiB
-	largestClass  = 30
+	largestClass  = 32
 	// keptPrompts bounds the free lists: what a burst leaves behind goes back to the collector.
 	keptPrompts = 64 << 20
+	// firstLook is how much is lent to a body for its announced length alone; for more it has to show bytes.
+	firstLook = 1 << 20
+	// promptWait is how long a request waits for its first buffer. It exceeds what an engine takes to show a first
+	// token on a busy day, which is when prompts go back.
+	promptWait = 10 * time.Second
+)
+
+var (
+	errTooLarge = errors.New("body too large")
+	errNoRoom   = errors.New("too many prompts in memory")
 )
 
 func newPrompts(limit int64) *prompts { return &prompts{limit: limit} }
 
-// get lends a buffer of length 0 with room for n bytes. It waits while too much is lent, until ctx ends. One buffer
-// larger than the whole limit is lent when nothing else is.
+// inUse is the number of bytes lent.
+func (p *prompts) inUse() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lent
+}
+
+// readAll reads a body of at most limit bytes into a lent buffer. It returns errTooLarge as soon as that is certain,
+// errNoRoom when there is no memory for it, and io.ErrUnexpectedEOF for a body shorter than it said.
+func (p *prompts) readAll(ctx context.Context, x body, limit int64) ([]byte, error) {
+	length := x.BodyLength()
+	if length > limit {
+		return nil, errTooLarge
+	}
+	first := int64(1) << smallestClass
+	if length >= 0 {
+		first = min(length, firstLook)
+	}
+	b, err := p.get(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	if length < 0 {
+		return p.readPieces(b, x, limit)
+	}
+	return p.readLength(b, x, length)
+}
+
+// readLength reads a body whose length is known. Its buffer grows to four times what came at most: a client that
+// announces a large body and sends nothing costs little.
+func (p *prompts) readLength(b []byte, x body, length int64) (_ []byte, err error) {
+	for int64(len(b)) < length {
+		if len(b) == cap(b) {
+			if b, err = p.grow(b, min(length, 4*int64(cap(b)))); err != nil {
+				return nil, err
+			}
+		}
+		n, err := x.ReadBody(b[len(b):min(int64(cap(b)), length)])
+		b = b[:len(b)+n]
+		if err != nil && int64(len(b)) < length {
+			p.put(b)
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// readPieces reads a body of unknown length in pieces, each as large as all before, and joins them once its length is
+// known: a body that turns out too large never cost more than limit. It takes b, an empty buffer, as the first.
+func (p *prompts) readPieces(b []byte, x body, limit int64) (_ []byte, err error) {
+	pieces, before := make([][]byte, 0, 16), int64(0) // bytes in pieces, all of them full
+	defer func() {
+		for _, piece := range pieces {
+			p.put(piece)
+		}
+	}()
+	for {
+		if len(b) == cap(b) {
+			pieces, before = append(pieces, b), before+int64(len(b))
+			if b, err = p.more(min(before, limit+1-before), before); err != nil {
+				return nil, err
+			}
+		}
+		n, err := x.ReadBody(b[len(b):min(int64(cap(b)), limit+1-before)])
+		b = b[:len(b)+n]
+		switch {
+		case before+int64(len(b)) > limit:
+			err = errTooLarge
+		case err == nil:
+			continue
+		case err == io.EOF && before == 0:
+			return b, nil
+		}
+		pieces = append(pieces, b)
+		if err != io.EOF {
+			return nil, err
+		}
+		return p.join(pieces)
+	}
+}
+
+func (p *prompts) join(pieces [][]byte) ([]byte, error) {
+	var n, own int64
+	for _, piece := range pieces {
+		n += int64(len(piece))
+		own += int64(cap(piece))
+	}
+	whole, err := p.more(n, own)
+	if err != nil {
+		return nil, err
+	}
+	for _, piece := range pieces {
+		whole = append(whole, piece...)
+	}
+	return whole, nil
+}
+
+// get lends a buffer of length 0 with room for n bytes. It waits while too much is lent, until ctx ends or promptWait
+// is over. One buffer larger than the whole limit is lent when nothing else is.
 func (p *prompts) get(ctx context.Context, n int64) ([]byte, error) {
-	size := int64(1) << classOf(n)
+	size := sizeOf(n)
+	var patience <-chan time.Time
 	p.mu.Lock()
 	for p.lent > 0 && p.lent+size > p.limit {
-		w := waitingPrompt{bytes: size, ready: make(chan struct{})}
-		p.waiting = append(p.waiting, w)
+		ready := make(chan struct{})
+		p.waiting = append(p.waiting, ready)
 		p.mu.Unlock()
+		if patience == nil {
+			timer := time.NewTimer(promptWait)
+			defer timer.Stop()
+			patience = timer.C
+		}
 		select {
-		case <-w.ready:
+		case <-ready:
+		case <-patience:
+			return nil, errNoRoom
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 		p.mu.Lock()
 	}
-	p.mu.Unlock()
-	return p.lend(n), nil
+	return p.lendLocked(n), nil
 }
 
-// lend takes a buffer without waiting for its share of the limit.
-func (p *prompts) lend(n int64) []byte {
+// more lends a further buffer to a request that holds own bytes. It does not wait, because requests that hold one
+// buffer and wait for another would wait for each other: a quarter of the limit is kept for them, and beyond it there
+// is none, unless nobody else holds anything.
+func (p *prompts) more(n, own int64) ([]byte, error) {
+	size := sizeOf(n)
+	p.mu.Lock()
+	if p.lent > own && p.lent+size > p.limit+p.limit/4 {
+		p.mu.Unlock()
+		return nil, errNoRoom
+	}
+	return p.lendLocked(n), nil
+}
+
+// grow moves b into a buffer of n bytes. On an error b is gone too.
+func (p *prompts) grow(b []byte, n int64) ([]byte, error) {
+	defer p.put(b)
+	larger, err := p.more(n, int64(cap(b)))
+	if err != nil {
+		return nil, err
+	}
+	return append(larger, b...), nil
+}
+
+// lendLocked takes a buffer, and unlocks.
+func (p *prompts) lendLocked(n int64) []byte {
 	class := classOf(n)
 	size := int64(1) << class
 	var b []byte
-	p.mu.Lock()
 	p.lent += size
 	if list := p.free[class]; len(list) > 0 {
 		b = list[len(list)-1]
@@ -84,50 +220,14 @@ func (p *prompts) put(b []byte) {
 	waiting := p.waiting
 	p.waiting = nil
 	p.mu.Unlock()
-	for _, w := range waiting {
-		close(w.ready) // all look again: sizes differ, and waiting is rare
+	for _, ready := range waiting {
+		close(ready) // all look again: sizes differ, and waiting is rare
 	}
 }
 
-// readAll reads a body of the given length (-1: unknown) of at most limit bytes. It returns errTooLarge as soon as
-// that is certain.
-func (p *prompts) readAll(ctx context.Context, x body, limit int64) ([]byte, error) {
-	length := x.BodyLength()
-	if length > limit {
-		return nil, errTooLarge
-	}
-	b, err := p.get(ctx, max(length, 1<<smallestClass))
-	for err == nil {
-		if len(b) == cap(b) {
-			b = p.grow(b, limit)
-		}
-		room := min(int64(cap(b)), limit+1)
-		var n int
-		n, err = x.ReadBody(b[len(b):room])
-		b = b[:len(b)+n]
-		if int64(len(b)) > limit {
-			err = errTooLarge
-		} else if err == nil && int64(len(b)) == length {
-			err = io.EOF
-		}
-	}
-	if err == io.EOF && (length < 0 || int64(len(b)) == length) {
-		return b, nil
-	}
-	if b != nil {
-		p.put(b)
-	}
-	return nil, err
-}
-
-// grow moves b into a buffer twice as large. It does not wait: requests that hold one buffer and wait for another
-// would wait for each other. So a body of unknown length may pass the limit by its own size.
-func (p *prompts) grow(b []byte, limit int64) []byte {
-	larger := append(p.lend(min(2*int64(cap(b)), max(limit+1, int64(cap(b))+1))), b...)
-	p.put(b)
-	return larger
-}
-
+// classOf is the power of two whose buffers have room for n bytes.
 func classOf(n int64) int {
-	return max(smallestClass, bits.Len64(uint64(n-1)))
+	return max(smallestClass, bits.Len64(uint64(max(n, 1)-1)))
 }
+
+func sizeOf(n int64) int64 { return 1 << classOf(n) }

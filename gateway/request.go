@@ -36,6 +36,10 @@ func (g *Gateway) serve(x exchange) {
 		r.listModels()
 		return
 	}
+	if no := r.vet(); no != nil { // only for a client that waits to be told to send the body
+		r.refuse(no)
+		return
+	}
 	if no := r.read(); no != nil { // the body, and what it asks for
 		r.refuse(no)
 		return
@@ -139,10 +143,11 @@ func (r *request) identify() (no *refusal) {
 // read takes the body in and scans it: a bad body is refused before anything was reserved.
 func (r *request) read() *refusal {
 	limit := r.g.cfg.MaxBodyBytes
-	if e := first(r.x.Header("Content-Encoding")); e != "" && e != "identity" {
-		return refusalOf(protocol.UnsupportedEncoding(e))
+	encoding, no := encodingOf(r.x)
+	if no != nil {
+		return no
 	}
-	body, err := r.g.prompts.readAll(r.ctx, r.x, limit)
+	body, err := r.g.readBody(r.ctx, r.x, encoding, limit)
 	if err != nil {
 		return r.unreadable(err, limit)
 	}
@@ -162,13 +167,15 @@ func (r *request) read() *refusal {
 	return nil
 }
 
-var errTooLarge = errors.New("body too large")
-
 func (r *request) unreadable(err error, limit int64) *refusal {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, errTooLarge):
 		return refusalOf(protocol.BodyTooLarge(limit))
+	case errors.Is(err, errNoRoom):
+		return refusalOf(protocol.QueueFull())
+	case errors.Is(err, errUnpack):
+		return refusalOf(protocol.InvalidJSON("The body does not unpack as its Content-Encoding says."))
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return refusalOf(protocol.RequestTimeout())
 	case r.ctx.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):

@@ -73,10 +73,10 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 		return nil, err
 	}
 	metrics := admin.NewMetrics(admin.Sources{Version: thisBuild().release, Pools: r.cluster.Pools,
-		Running: func() int { return r.gateway.Running() }})
+		Running: func() int { return r.gateway.Running() }, PromptBytes: func() int64 { return r.gateway.PromptBytes() }})
 	r.gateway = gateway.New(gateway.Config{
 		Replica: name, MaxBodyBytes: cfg.MaxBodyBytes, FirstTokenTimeout: cfg.FirstTokenTimeout, StreamSilence: cfg.StreamSilence,
-		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts,
+		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts, CORSOrigins: cfg.CORSOrigins,
 	}, gateway.Deps{
 		Ledger: r.ledger, Placement: r.placement, Cache: cache, Cluster: r.cluster, Catalogue: r.catalogue,
 		Pipeline: r.pipeline, UsageLog: r.usageLog, Observe: metrics.Observe, Log: log,

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/headgate/headgate/gateway"
 	"github.com/headgate/headgate/scripts/lua"
 )
 
@@ -64,7 +65,7 @@ func (r *replica) run(ctx context.Context, started func(context.Context) error) 
 	work.start("ledger", r.ledger.Run)
 	work.start("placement", r.placement.Run)
 	work.start("public port", func(context.Context) error {
-		if err := server.Serve(r.public); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(gateway.Listener(r.public)); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

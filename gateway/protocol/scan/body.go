@@ -14,23 +14,15 @@
 //	    (TestPromptBytes, TestPromptBytesCannotBeDodged).
 //	I6. A body's scan allocates for Model and User only, however many messages it has (TestAllocations).
 //	I7. Cap, choices and prompts multiply without overflow, or ok is false (TestOutputCap).
+//	I8. Only the caps an engine reads on the route bound an answer (TestOnlyTheRoutesOwnCapsCount).
+//	I9. A form is accepted only if it has one reading: its delimiters, part heads and the fields the gateway acts on
+//	    mean the same to every reader, and its model is in the body as it is returned (TestHostileForms, FuzzMultipart).
 package scan
 
 import (
 	"math"
 
 	"github.com/headgate/headgate/gateway/protocol"
-)
-
-// Route says what the body was posted to.
-type Route uint8
-
-const (
-	Chat Route = iota // also the zero value
-	Completions
-	Responses
-	Messages
-	Other // embeddings, rerank, score, tokenize: only the model and the size of the input matter
 )
 
 // Span is a range of the body, from included, to not. The zero value means the field is absent.
@@ -67,11 +59,18 @@ type Body struct {
 
 	Images      int64 // image parts
 	PromptBytes int64 // upper bound of the prompt's tokens without images and template: see size.go
-	Messages    int   // of the field messages
+	Messages    int   // of the field messages, or for Responses of a list in input
 
 	MessagesAt      Span
 	FirstMessageEnd int    // offset behind the first message; 0 without one
 	MessageEnds     [4]int // offsets behind the last min(4, Messages) messages, in order
+	SystemAt        Span   // the value of system or instructions where it is not null
+	PromptAt        Span   // the value of prompt, or of an input that is no list of messages
+
+	// Responses only.
+	Previous   string // previous_response_id, decoded; "" where absent or null
+	Background bool   // the engine goes on without the client
+	Unstored   bool   // store is false: nobody can ask for the response later
 
 	InsertAt int  // right behind the opening brace
 	Empty    bool // the object has no members
@@ -93,6 +92,18 @@ func (f *Fault) Reply() protocol.Error {
 	return protocol.InvalidJSON(f.Message)
 }
 
+// Opening is where the prompt begins: what requests that share a prefix have in common. It is the system prompt where
+// the route has a field for it, else the first message, else the prompt. The zero value: the body has none of them.
+func (b *Body) Opening() Span {
+	switch {
+	case b.SystemAt.Present():
+		return b.SystemAt
+	case b.FirstMessageEnd > 0:
+		return Span{b.MessagesAt.From, b.FirstMessageEnd}
+	}
+	return b.PromptAt
+}
+
 // Choices is how many answers the request asks for: the larger of n and best_of, for each prompt. It is at least 1;
 // ok is false if it overflows.
 func (b *Body) Choices() (n int64, ok bool) {
@@ -100,17 +111,25 @@ func (b *Body) Choices() (n int64, ok bool) {
 }
 
 // OutputCap is how many tokens the answers may have together. Of several caps the largest counts, since engines differ
-// on which one wins. declared is false if the client gave none, then tokens is 0; ok is false if the product overflows.
+// on which one wins. declared is false if the client gave none, then tokens is 0; on a route whose answers have no
+// tokens it is true. ok is false if the product overflows.
 func (b *Body) OutputCap() (tokens int64, declared, ok bool) {
-	limit := max(b.MaxTokens, b.MaxCompletionTokens, b.MaxOutputTokens)
 	choices, ok := b.Choices()
-	if limit < 0 {
+	if !b.Route.Generates() {
+		return 0, true, ok
+	}
+	most := int64(-1)
+	limits, n := b.limits()
+	for _, l := range limits[:n] {
+		most = max(most, l.value)
+	}
+	if most < 0 {
 		return 0, false, ok
 	}
 	if !ok {
 		return 0, true, false
 	}
-	tokens, ok = multiply(limit, choices)
+	tokens, ok = multiply(most, choices)
 	return tokens, true, ok
 }
 

@@ -20,20 +20,20 @@ type Want struct {
 }
 
 // Edits appends to dst what makes the body say what is wanted, sorted and without overlap, for Splice. What the body
-// says already is not edited.
+// says already is not edited, and what the route has no field for is left out.
 //
-// A cap replaces each cap the client gave (for chat and completions max_tokens and max_completion_tokens, for responses
-// max_output_tokens); without one it is added as max_tokens, or max_output_tokens.
+// A cap replaces each cap the client gave (for chat max_tokens and max_completion_tokens, for completions max_tokens, for
+// responses max_output_tokens); without one the first of them is added. A messages body and a form get none.
 func (b *Body) Edits(dst []Edit, want Want) []Edit {
 	first := len(dst)
 	var added []byte // new members, put in front of all others
 	if want.Model != "" && want.Model != b.Model {
-		dst = append(dst, Edit{b.ModelAt, lex.AppendQuoted(nil, want.Model)})
+		dst = append(dst, Edit{b.ModelAt, b.spell(want.Model)})
 	}
-	if want.MaxTokens > 0 {
+	if want.MaxTokens > 0 && b.Route.addsCap() {
 		dst, added = b.cap(dst, added, want.MaxTokens)
 	}
-	if want.IncludeUsage && b.Stream && !b.IncludeUsage {
+	if want.IncludeUsage && b.Stream && !b.IncludeUsage && b.Route.hasStreamOptions() {
 		dst, added = b.includeUsage(dst, added)
 	}
 	if len(added) > 0 {
@@ -50,34 +50,32 @@ func (b *Body) Edits(dst []Edit, want Want) []Edit {
 	return dst
 }
 
-func (b *Body) cap(dst []Edit, added []byte, tokens int64) ([]Edit, []byte) {
-	fields := [...]struct {
-		at    Span
-		value int64
-	}{{b.MaxTokensAt, b.MaxTokens}, {b.MaxCompletionTokensAt, b.MaxCompletionTokens}}
-	name := `"max_tokens":`
-	use := fields[:]
-	if b.Route == Responses {
-		name = `"max_output_tokens":`
-		fields[0].at, fields[0].value = b.MaxOutputTokensAt, b.MaxOutputTokens
-		use = fields[:1]
+// spell writes a model's name as it stands in the body.
+func (b *Body) spell(model string) []byte {
+	if b.Route == Audio {
+		return []byte(model)
 	}
+	return lex.AppendQuoted(nil, model)
+}
+
+func (b *Body) cap(dst []Edit, added []byte, tokens int64) ([]Edit, []byte) {
+	limits, n := b.limits()
 	declared := false
-	for _, f := range use {
-		declared = declared || f.value >= 0
+	for _, l := range limits[:n] {
+		declared = declared || l.value >= 0
 	}
 	placed := declared
-	for _, f := range use {
-		if !f.at.Present() || declared && f.value < 0 { // a null beside a cap may stay
+	for _, l := range limits[:n] {
+		if !l.at.Present() || declared && l.value < 0 { // a null beside a cap may stay
 			continue
 		}
-		if f.value != tokens {
-			dst = append(dst, Edit{f.at, strconv.AppendInt(nil, tokens, 10)})
+		if l.value != tokens {
+			dst = append(dst, Edit{l.at, strconv.AppendInt(nil, tokens, 10)})
 		}
 		placed = true
 	}
 	if !placed {
-		added = append(added, name...)
+		added = append(append(append(added, '"'), limits[0].name...), `":`...)
 		added = strconv.AppendInt(added, tokens, 10)
 		added = append(added, ',')
 	}

@@ -65,7 +65,7 @@ func change(m map[string]any, b *scan.Body, want scan.Want) {
 	if want.Model != "" {
 		m["model"] = want.Model
 	}
-	if want.IncludeUsage && b.Stream {
+	if want.IncludeUsage && b.Stream && (b.Route == scan.Chat || b.Route == scan.Completions) {
 		o, ok := m["stream_options"].(map[string]any)
 		if !ok {
 			o = map[string]any{}
@@ -73,11 +73,7 @@ func change(m map[string]any, b *scan.Body, want scan.Want) {
 		o["include_usage"] = true
 		m["stream_options"] = o
 	}
-	if want.MaxTokens > 0 {
-		names := []string{"max_tokens", "max_completion_tokens"}
-		if b.Route == scan.Responses {
-			names = []string{"max_output_tokens"}
-		}
+	if names := caps[b.Route]; want.MaxTokens > 0 && names != nil {
 		n := json.Number(fmt.Sprint(want.MaxTokens))
 		declared, present := false, false
 		for _, name := range names {
@@ -95,6 +91,12 @@ func change(m map[string]any, b *scan.Body, want scan.Want) {
 		}
 	}
 }
+
+// caps are the fields a cap is written into, the one that may be added first.
+var caps = map[scan.Route][]string{scan.Chat: {"max_tokens", "max_completion_tokens"}, scan.Completions: {"max_tokens"}, scan.Responses: {"max_output_tokens"}}
+
+// jsonRoutes are all but Audio.
+var jsonRoutes = []scan.Route{scan.Chat, scan.Completions, scan.Responses, scan.Messages, scan.Embeddings, scan.Tokens}
 
 var wants = []scan.Want{
 	{}, {Model: "pool/model"}, {Model: "m"}, {IncludeUsage: true}, {MaxTokens: 64},
@@ -124,7 +126,7 @@ func TestEditsChangeWhatTheySay(t *testing.T) { // I4
 		rng.Shuffle(len(members), func(i, k int) { members[i], members[k] = members[k], members[i] })
 		body := " { " + strings.Join(members, " , ") + " } "
 		for _, want := range wants {
-			judgeEdits(t, []byte(body), []scan.Route{scan.Chat, scan.Responses}[rng.IntN(2)], want)
+			judgeEdits(t, []byte(body), jsonRoutes[rng.IntN(len(jsonRoutes))], want)
 		}
 	}
 }
@@ -151,16 +153,20 @@ func TestSpliceDoesNotCopyThePrompt(t *testing.T) {
 // FuzzScan lets encoding/json judge (I1, I2, I4). Agreed differences: Scan refuses bytes that are not UTF-8 and nesting
 // beyond lex.MaxDepth, and accepts strings nobody here reads with bad escapes or control characters in them.
 func FuzzScan(f *testing.F) {
-	f.Add([]byte(chatBody(2)), "x", true, int64(5))
+	f.Add([]byte(chatBody(2)), "x", true, int64(5), uint8(0))
 	for _, s := range []string{
 		`{"model":"m","stream":true,"stream_options":{"include_usage":null},"max_tokens":null}`, `{"model":"m","mod\u0065l":"n"}`,
 		` {"stream_options" : { } , "model":"\u006d","stream":true} `, `{"model":"m","prompt":[[1,2],"a"],"n":3}`, `{"model":"m","model":"n"}`,
 		`{"model":"m","messages":[{"content":[{"image_url":{"url":"data:x"}}]},{},null,[]],"tools":[{}]}`, `{"model":"m","x":"\x"}`, "\uFEFF{}",
 	} {
-		f.Add([]byte(s), "pool", true, int64(0))
+		f.Add([]byte(s), "pool", true, int64(0), uint8(1))
 	}
-	f.Fuzz(func(t *testing.T, body []byte, model string, usage bool, limit int64) {
-		b, fault := scan.Scan(body, scan.Chat)
+	f.Add([]byte(`{"model":"m","input":[{"role":"user","content":"a"},{"output":[{"image_url":"x"}]}],"previous_response_id":"r","store":false}`), "x", false, int64(9), uint8(2))
+	f.Add([]byte(`{"model":"m","max_tokens":null,"messages":[{"content":[{"source":{"type":"base64","media_type":"image/png","data":"eA=="}}]}]}`), "x", false, int64(9), uint8(3))
+	f.Add([]byte(`{"model":"m","documents":["a",{"b":[]}],"top_n":3}`), "x", false, int64(9), uint8(4))
+	f.Fuzz(func(t *testing.T, body []byte, model string, usage bool, limit int64, to uint8) {
+		route := jsonRoutes[int(to)%len(jsonRoutes)]
+		b, fault := scan.Scan(body, route)
 		trimmed := bytes.TrimLeft(body, " \t\r\n")
 		object := len(trimmed) > 0 && trimmed[0] == '{'
 		valid := json.Valid(body)
@@ -187,7 +193,7 @@ func FuzzScan(f *testing.F) {
 		if m["model"] != b.Model || stream != b.Stream {
 			t.Fatalf("%q: read as %+v", body, b)
 		}
-		if n := textBytes(m["messages"]); int64(n) > b.PromptBytes && b.Images == 0 {
+		if n := textBytes(m["messages"]); int64(n) > b.PromptBytes && b.Images == 0 && route != scan.Tokens {
 			t.Fatalf("%q: %d bytes of text, counted %d", body, n, b.PromptBytes)
 		}
 		if o, ok := m["stream_options"].(map[string]any); ok && len(o) > 0 {
@@ -198,7 +204,7 @@ func FuzzScan(f *testing.F) {
 		if len(model) > scan.MaxNameBytes/6 { // the edited body is scanned again
 			model = model[:scan.MaxNameBytes/6]
 		}
-		judgeEdits(t, body, scan.Chat, scan.Want{Model: model, IncludeUsage: usage, MaxTokens: max(limit, 0)})
+		judgeEdits(t, body, route, scan.Want{Model: model, IncludeUsage: usage, MaxTokens: max(limit, 0)})
 	})
 }
 

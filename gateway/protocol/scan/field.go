@@ -19,13 +19,18 @@ const (
 	fieldMessages
 	fieldPrompt
 	fieldInput
+	fieldSystem
+	fieldInstructions
+	// Acted on for Responses alone.
+	fieldPreviousResponseID
+	fieldBackground
+	fieldStore
+	fieldRequestID
 	// From here on: what can become prompt and is only measured.
 	fieldTools
 	fieldFunctions
 	fieldResponseFormat
 	fieldDocuments
-	fieldSystem
-	fieldInstructions
 	fieldSuffix
 	fieldQuery
 	fieldQueries
@@ -33,19 +38,31 @@ const (
 	fieldText2
 	fieldChatTemplate
 	fieldChatTemplateKwargs
+	fieldPromptEmbeds
+	fieldPreviousInputMessages
+	fieldText
 	fieldCount
 )
 
 var fieldNames = [fieldCount]string{
 	"", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
-	"user", "priority", "cache_salt", "messages", "prompt", "input", "tools", "functions", "response_format", "documents",
-	"system", "instructions", "suffix", "query", "queries", "text_1", "text_2", "chat_template", "chat_template_kwargs",
+	"user", "priority", "cache_salt", "messages", "prompt", "input", "system", "instructions", "previous_response_id",
+	"background", "store", "request_id", "tools", "functions", "response_format", "documents", "suffix", "query", "queries",
+	"text_1", "text_2", "chat_template", "chat_template_kwargs", "prompt_embeds", "previous_input_messages", "text",
 }
 
 // maxNameBytes is the length of the longest name; each byte can be written as six.
-const maxNameBytes = len("max_completion_tokens")
+const maxNameBytes = len("previous_input_messages")
 
 func (f field) String() string { return fieldNames[f] }
+
+// actedOn is the field as it counts on a route: one of another API is the engine's alone.
+func (f field) actedOn(r Route) field {
+	if f >= fieldPreviousResponseID && f <= fieldRequestID && r != Responses {
+		return fieldNone
+	}
+	return f
+}
 
 // fieldOf compiles to a jump by length: no map, no hash.
 func fieldOf(name []byte) field {
@@ -78,6 +95,14 @@ func fieldOf(name []byte) field {
 		return fieldPrompt
 	case "input":
 		return fieldInput
+	case "previous_response_id":
+		return fieldPreviousResponseID
+	case "background":
+		return fieldBackground
+	case "store":
+		return fieldStore
+	case "request_id":
+		return fieldRequestID
 	case "tools":
 		return fieldTools
 	case "functions":
@@ -104,6 +129,12 @@ func fieldOf(name []byte) field {
 		return fieldChatTemplate
 	case "chat_template_kwargs":
 		return fieldChatTemplateKwargs
+	case "prompt_embeds":
+		return fieldPromptEmbeds
+	case "previous_input_messages":
+		return fieldPreviousInputMessages
+	case "text":
+		return fieldText
 	}
 	return fieldNone
 }

@@ -30,6 +30,9 @@ func Scan(body []byte, route Route) (Body, *Fault) {
 	if s.fault != nil {
 		return Body{}, s.fault
 	}
+	if route == Tokens {
+		s.out.PromptBytes, s.out.Images = 0, 0
+	}
 	return s.out, nil
 }
 
@@ -51,8 +54,8 @@ func (s *scanner) object() {
 	for s.c.Enter(); s.fault == nil && s.c.Member(); {
 		s.out.Empty = false
 		f, escaped := s.name()
-		if f == fieldNone {
-			s.c.Skip()
+		if f = f.actedOn(s.out.Route); f == fieldNone {
+			s.other()
 			continue
 		}
 		if escaped { // I2
@@ -66,6 +69,16 @@ func (s *scanner) object() {
 		s.seen.add(f)
 		s.member(f)
 	}
+}
+
+// other steps over a field the gateway does not know. Where the answer is not generated text, APIs differ in what they
+// call their input, so all of it counts.
+func (s *scanner) other() {
+	if s.out.Route == Embeddings {
+		s.raw()
+		return
+	}
+	s.c.Skip()
 }
 
 // name tells which field the cursor's key means, also if it is written with escapes.
@@ -126,11 +139,33 @@ func (s *scanner) member(f field) {
 		o.CacheSalt = s.since(from)
 	case fieldMessages:
 		s.messages()
-		o.MessagesAt = s.since(from)
+		if o.Route != Responses {
+			o.MessagesAt = s.since(from)
+		}
 	case fieldPrompt:
 		s.prompt()
+		o.PromptAt = s.since(from)
 	case fieldInput:
 		s.input()
+		o.PromptAt = s.since(from)
+		if o.Route == Responses {
+			o.MessagesAt = o.PromptAt
+		}
+	case fieldSystem, fieldInstructions:
+		null := s.c.Peek() == 'n'
+		s.raw()
+		if !null && (o.Route == Messages || o.Route == Responses) {
+			o.SystemAt = s.since(from)
+		}
+	case fieldPreviousResponseID:
+		o.Previous = s.text(f)
+	case fieldBackground:
+		o.Background = s.bool(f.String())
+	case fieldStore:
+		o.Unstored = s.c.Peek() == 'f'
+		s.bool(f.String())
+	case fieldRequestID:
+		s.refuse(f.String(), "is not taken: it would name the response, and another's may have that name", from)
 	default: // all of it can become prompt
 		s.raw()
 	}

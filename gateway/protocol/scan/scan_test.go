@@ -121,7 +121,8 @@ var known = map[string]string{
 	"model": `"m"`, "stream": `true`, "stream_options": `{}`, "max_tokens": `1`, "max_completion_tokens": `1`, "max_output_tokens": `1`, "n": `1`,
 	"best_of": `1`, "user": `"u"`, "priority": `1`, "cache_salt": `"s"`, "messages": `[]`, "prompt": `""`, "input": `""`, "tools": `[]`,
 	"functions": `[]`, "response_format": `{}`, "documents": `[]`, "system": `""`, "instructions": `""`, "suffix": `""`, "query": `""`,
-	"queries": `[]`, "text_1": `""`, "text_2": `""`, "chat_template": `""`, "chat_template_kwargs": `{}`,
+	"queries": `[]`, "text_1": `""`, "text_2": `""`, "chat_template": `""`, "chat_template_kwargs": `{}`, "prompt_embeds": `""`,
+	"previous_input_messages": `[]`, "text": `{}`,
 }
 
 func TestRepeatedFields(t *testing.T) { // I2
@@ -169,12 +170,10 @@ func TestRepeatedBelowTheTop(t *testing.T) { // I3
 
 func TestOutputCap(t *testing.T) { // I7
 	for body, want := range map[string]string{
-		`"n":1`:          "0 false true",
-		`"max_tokens":5`: "5 true true",
-		`"max_tokens":0`: "0 true true",
-		`"max_tokens":1,"max_completion_tokens":10000`:                                        "10000 true true",
-		`"max_tokens":null,"max_output_tokens":3`:                                             "3 true true",
-		`"max_tokens":5,"n":3,"best_of":2`:                                                    "15 true true",
+		`"n":1`:                            "0 false true",
+		`"max_tokens":5`:                   "5 true true",
+		`"max_tokens":0`:                   "0 true true",
+		`"max_tokens":5,"n":3,"best_of":2`: "15 true true",
 		`"max_tokens":5,"n":2,"best_of":3,"prompt":["a","b"]`:                                 "30 true true",
 		`"max_tokens":5,"prompt":[1,2,3]`:                                                     "5 true true",
 		`"max_tokens":5,"prompt":[[1,2],[3],[]]`:                                              "15 true true",
@@ -189,6 +188,124 @@ func TestOutputCap(t *testing.T) { // I7
 		tokens, declared, ok := b.OutputCap()
 		if got := fmt.Sprint(tokens, declared, ok); got != want {
 			t.Errorf("%s: %s, want %s", body, got, want)
+		}
+	}
+}
+
+func TestOnlyTheRoutesOwnCapsCount(t *testing.T) { // I8
+	all := `{"model":"m","max_tokens":1,"max_completion_tokens":100,"max_output_tokens":10000}`
+	for route, want := range map[scan.Route]string{scan.Chat: "100 true", scan.Completions: "1 true", scan.Messages: "1 true", scan.Responses: "10000 true",
+		scan.Embeddings: "0 true", scan.Tokens: "0 true"} {
+		b := mustScan(t, all, route)
+		tokens, declared, _ := b.OutputCap()
+		if got := fmt.Sprint(tokens, declared); got != want {
+			t.Errorf("route %d: %s, want %s", route, got, want)
+		}
+	}
+	for route, body := range map[scan.Route]string{
+		scan.Chat: `"max_output_tokens":1`, scan.Completions: `"max_completion_tokens":1,"max_output_tokens":1`,
+		scan.Messages: `"max_completion_tokens":1,"max_output_tokens":1`, scan.Responses: `"max_tokens":1,"max_completion_tokens":1`,
+	} {
+		b := mustScan(t, `{"model":"m",`+body+`}`, route)
+		if _, declared, _ := b.OutputCap(); declared {
+			t.Errorf("route %d: %s bounds an answer", route, body)
+		}
+	}
+	for body, want := range map[string]int64{``: 16, `,"max_tokens":null`: 0, `,"max_tokens":3`: 0} {
+		b := mustScan(t, `{"model":"m"`+body+`}`, scan.Completions)
+		if got := b.DefaultCap(); got != want {
+			t.Errorf("%s: default cap %d, want %d", body, got, want)
+		}
+		b = mustScan(t, `{"model":"m"`+body+`}`, scan.Chat)
+		if got := b.DefaultCap(); got != 0 {
+			t.Errorf("chat %s: default cap %d", body, got)
+		}
+	}
+}
+
+func TestResponsesFields(t *testing.T) {
+	b := mustScan(t, `{"model":"m","previous_response_id":"resp_\u0031","background":true,"store":false}`, scan.Responses)
+	if b.Previous != "resp_1" || !b.Background || !b.Unstored {
+		t.Errorf("%+v", b)
+	}
+	b = mustScan(t, `{"model":"m","previous_response_id":null,"background":null,"store":null}`, scan.Responses)
+	if b.Previous != "" || b.Background || b.Unstored {
+		t.Errorf("%+v", b)
+	}
+	for field, body := range map[string]string{"previous_response_id": `1`, "background": `"yes"`, "store": `0`, "request_id": `"resp_of_another"`} {
+		body := `{"model":"m","` + field + `":` + body + `}`
+		if _, fault := scan.Scan([]byte(body), scan.Responses); fault == nil || fault.Field != field {
+			t.Errorf("%s: %+v", body, fault)
+		}
+		if _, fault := scan.Scan([]byte(body), scan.Chat); fault != nil { // not a field of chat
+			t.Errorf("%s: %+v", body, fault)
+		}
+	}
+	for _, body := range []string{`{"model":"m","previous_response_id":"a","previous_response_id":"a"}`, `{"model":"m","previous_response_\u0069d":"a"}`} {
+		if _, fault := scan.Scan([]byte(body), scan.Responses); fault == nil || fault.Field != "previous_response_id" { // I2
+			t.Errorf("%s: %+v", body, fault)
+		}
+	}
+	b = mustScan(t, `{"model":"m","previous_response_id":"resp_1","background":true}`, scan.Chat)
+	if b.Previous != "" || b.Background {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestOpening(t *testing.T) {
+	for _, c := range []struct {
+		route      scan.Route
+		body, want string
+	}{
+		{scan.Chat, `"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]`, `[{"role":"system","content":"a"}`},
+		{scan.Chat, `"system":"not its field","messages":[{"content":"b"}]`, `[{"content":"b"}`},
+		{scan.Messages, `"messages":[{"role":"user","content":"b"}],"system":"you are"`, `"you are"`},
+		{scan.Messages, `"system":null,"messages":[{"content":"b"}]`, `[{"content":"b"}`},
+		{scan.Completions, `"prompt":"once"`, `"once"`},
+		{scan.Completions, `"prompt":["once","twice"]`, `["once","twice"]`},
+		{scan.Responses, `"input":"hi","instructions":"be brief"`, `"be brief"`},
+		{scan.Responses, `"input":"hi","instructions":null`, `"hi"`},
+		{scan.Responses, `"input":[{"role":"user","content":"a"},{"role":"user","content":"b"}]`, `[{"role":"user","content":"a"}`},
+		{scan.Embeddings, `"input":["a","b"]`, `["a","b"]`},
+		{scan.Chat, `"temperature":1`, ``},
+	} {
+		body := `{"model":"m",` + c.body + `}`
+		b := mustScan(t, body, c.route)
+		if got := at(body, b.Opening()); got != c.want {
+			t.Errorf("route %d %s: %s, want %s", c.route, body, got, c.want)
+		}
+	}
+	body := `{"model":"m","input":[{"role":"user","content":"a"},{"type":"function_call_output","output":"b"}]}`
+	if b := mustScan(t, body, scan.Responses); b.Messages != 2 || !strings.HasSuffix(body[:b.MessageEnds[1]], `"b"}`) || b.MessageEnds[2] != 0 {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestPromptBytesByRoute(t *testing.T) { // I5
+	image := strings.Repeat("A", 50_000)
+	for _, c := range []struct {
+		route         scan.Route
+		body          string
+		bytes, images int64
+	}{
+		{scan.Messages, `"system":"abc","messages":[{"role":"user","content":[{"type":"text","text":"de"}]}]`, 3 + 8 + 4 + 4 + 2, 0},
+		{scan.Messages, `"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + image + `"}}]}]`, 8 + 5 + 6 + 9, 1},
+		{scan.Messages, `"messages":[{"content":[{"source":{"data":"` + image + `","media_type":"image/png","type":"base64"}}]}]`, 8 + 6 + 9, 1},
+		{scan.Messages, `"messages":[{"content":[{"source":{"type":"url","url":"http://x/y"}}]}]`, 8 + 3 + 10, 1},
+		{scan.Messages, `"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + image + `"}}]}]}]`, 8 + 11 + 5 + 6 + 9, 1},
+		{scan.Responses, `"instructions":"abc","input":"de","text":{"a":1}`, 3 + 2 + 7, 0},
+		{scan.Responses, `"input":[{"type":"message","content":[{"type":"input_image","image_url":"data:` + image + `"}]}]`, 8 + 7 + 11, 1},
+		{scan.Responses, `"input":[{"output":[{"image_url":"data:` + image + `"}]}],"previous_input_messages":["ab"]`, 8 + 6, 1},
+		{scan.Responses, `"messages":["not the conversation"]`, 24, 0},
+		{scan.Completions, `"prompt_embeds":"abcd","suffix":"ef"`, 6, 0},
+		{scan.Embeddings, `"input":["abc",[1,2]],"made_up":"xyz"`, 5 + 3, 0},
+		{scan.Embeddings, `"query":"q","documents":["ab","c"],"items":["de"]`, 1 + 10 + 6, 0},
+		{scan.Embeddings, `"text_1":"q","text_2":["ab","c"],"data_1":"r"`, 1 + 10 + 1, 0},
+		{scan.Tokens, `"prompt":"abc","messages":[{"content":[{"image_url":"data:x"}]}]`, 0, 0},
+	} {
+		b := mustScan(t, `{"model":"m",`+c.body+`}`, c.route)
+		if b.PromptBytes != c.bytes || b.Images != c.images {
+			t.Errorf("route %d %.100s: %d bytes, %d images, want %d, %d", c.route, c.body, b.PromptBytes, b.Images, c.bytes, c.images)
 		}
 	}
 }
@@ -227,6 +344,12 @@ func TestPromptBytesCannotBeDodged(t *testing.T) { // I5
 		`"messages":[{"content":[{"type":"text","text":"data:` + text + `"}]}]`,
 		`"messages":[{"content":["` + text + `"]}]`,
 		`"messages":["` + text + `"]`,
+		`"messages":[{"content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"` + text + `"}}]}]`,
+		`"messages":[{"content":[{"source":{"type":"text","media_type":"image/png","data":"` + text + `"}}]}]`,
+		`"messages":[{"content":[{"source":{"type":"base64","media_type":"image\/png","data":"` + text + `"}}]}]`,
+		`"messages":[{"content":[{"source":{"type":"base64","media_type":"image/png","d\u0061ta":"` + text + `"}}]}]`,
+		`"messages":[{"content":[{"source":{"type":"base64","media_type":"image/png","data":["` + text + `"]}}]}]`,
+		`"messages":[{"source":{"type":"base64","media_type":"image/png","data":"` + text + `"}}]`,
 		`"messages":[{"cont\u0065nt":"` + text + `"}]`,
 		`"messages":[{"content":[{"im\u0061ge_url":{"url":"data:` + text + `"}}]}]`,
 		`"messages":[{"content":[{"image_url":{"url":" data:` + text + `"}}]}]`,

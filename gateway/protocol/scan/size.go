@@ -6,7 +6,7 @@ import "bytes"
 // tokens. A string counts the bytes between its quotes as written (an escape is never shorter than what it stands for);
 // any other value counts as it stands, a null nothing; a token id counts one. Inside a message the values of all
 // members count, and messageBytes for the template's marks around it. What stands under an image_url and begins with
-// data: is an image and counts in Images instead.
+// data:, or is the data of an image source of Messages, is an image and counts in Images instead.
 const messageBytes = 8
 
 // messages reads the field messages.
@@ -21,14 +21,29 @@ func (s *scanner) messages() {
 		s.refuse("messages", "must be a list", s.c.I)
 		return
 	}
+	if o.Route == Responses { // there it is not the conversation
+		s.raw()
+		return
+	}
 	for s.c.Enter(); s.c.Item(); {
 		s.message()
-		if o.Messages == 0 {
-			o.FirstMessageEnd = s.c.I
-		}
-		o.MessageEnds[o.Messages%len(o.MessageEnds)] = s.c.I
-		o.Messages++
+		s.endMessage()
 	}
+	s.orderEnds()
+}
+
+// endMessage notes where the message that was just read ends.
+func (s *scanner) endMessage() {
+	o := &s.out
+	if o.Messages == 0 {
+		o.FirstMessageEnd = s.c.I
+	}
+	o.MessageEnds[o.Messages%len(o.MessageEnds)] = s.c.I
+	o.Messages++
+}
+
+func (s *scanner) orderEnds() {
+	o := &s.out
 	if n := len(o.MessageEnds); o.Messages > n { // the oldest of the ring first
 		ring := o.MessageEnds
 		for k := range o.MessageEnds {
@@ -44,28 +59,65 @@ func (s *scanner) message() {
 		return
 	}
 	for s.c.Enter(); s.c.Member(); {
-		if string(s.c.Key) == "content" && s.c.Peek() == '[' {
-			for s.c.Enter(); s.c.Item(); {
-				s.part()
-			}
+		if isContent(s.c.Key) && s.c.Peek() == '[' {
+			s.parts()
 			continue
 		}
 		s.raw()
 	}
 }
 
-// part reads one piece of a message's content.
+// isContent: what a message says, and in Responses what a tool put out.
+func isContent(key []byte) bool { return string(key) == "content" || string(key) == "output" }
+
+func (s *scanner) parts() {
+	for s.c.Enter(); s.c.Item(); {
+		s.part()
+	}
+}
+
+// part reads one piece of a message's content. A tool's result holds pieces of its own; lex.MaxDepth bounds how deep.
 func (s *scanner) part() {
 	if s.c.Peek() != '{' {
 		s.raw()
 		return
 	}
 	for s.c.Enter(); s.c.Member(); {
-		if string(s.c.Key) == "image_url" && s.c.Peek() != 'n' {
+		switch next := s.c.Peek(); {
+		case string(s.c.Key) == "image_url" && next != 'n':
 			s.image()
-			continue
+		case string(s.c.Key) == "source" && next == '{':
+			s.source()
+		case string(s.c.Key) == "content" && next == '[':
+			s.parts()
+		default:
+			s.raw()
 		}
+	}
+}
+
+// source reads where a piece of Messages has its bytes from. Only the data of an image are no text.
+func (s *scanner) source() {
+	var kind, media, data []byte // as written, with the quotes
+	before := s.out.PromptBytes
+	for s.c.Enter(); s.c.Member(); {
+		key, from := string(s.c.Key), s.c.I
 		s.raw()
+		switch value := s.c.B[from:s.c.I]; key {
+		case "type":
+			kind = value
+		case "media_type":
+			media = value
+		case "data":
+			data = value
+		}
+	}
+	if !s.ok() || !bytes.HasPrefix(media, []byte(`"image/`)) && string(kind) != `"url"` {
+		return
+	}
+	s.out.Images++
+	if string(kind) == `"base64"` && len(data) > 0 && data[0] == '"' {
+		s.out.PromptBytes = max(before, s.out.PromptBytes-int64(len(data)-2))
 	}
 }
 
@@ -146,10 +198,14 @@ func (s *scanner) input() {
 			s.tokens()
 		case '{':
 			s.message()
+			if s.out.Route == Responses {
+				s.endMessage()
+			}
 		default:
 			s.item()
 		}
 	}
+	s.orderEnds()
 }
 
 func (s *scanner) tokens() {

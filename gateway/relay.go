@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/gateway/protocol/scan"
 	"github.com/headgate/headgate/gateway/protocol/sse"
 )
 
@@ -26,7 +27,7 @@ var taps = sync.Pool{New: func() any { return sse.NewTap(sse.Options{}) }}
 func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptEnd {
 	tap := taps.Get().(*sse.Tap)
 	defer taps.Put(tap)
-	tap.Reset(sse.Options{Strip: !r.scan.IncludeUsage})
+	tap.Reset(r.streamOptions())
 	reply.SetReadBy(time.Now().Add(r.g.cfg.FirstTokenTimeout))
 
 	var held []byte // what came before the first data event
@@ -63,6 +64,18 @@ func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptE
 	}
 	r.endStream(tap, out, err)
 	return attemptEnd{kind: answered}
+}
+
+// streamOptions says how the stream is to be read.
+func (r *request) streamOptions() sse.Options {
+	o := sse.Options{Strip: !r.scan.IncludeUsage, Choices: int(min(r.scan.N*r.scan.Prompts, 1<<20))}
+	switch r.route.kind {
+	case scan.Responses:
+		o.Shape = protocol.ResponsesShape
+	case scan.Messages:
+		o.Shape = protocol.MessagesShape
+	}
+	return o
 }
 
 // afterFirstError: a stream whose first event is an error has shown nothing of an answer.
@@ -114,9 +127,14 @@ func (r *request) streamUsage(seen sse.End) protocol.Usage {
 	if seen.Usage.Source == protocol.Backend {
 		return seen.Usage
 	}
+	prompt, cached := r.promptEstimate(), int64(0)
+	if seen.Opening.Prompt > 0 { // a message that broke off: its prompt is known
+		prompt, cached = seen.Opening.Prompt, seen.Opening.Cached
+	}
 	return protocol.Usage{
-		Prompt:     r.promptEstimate(),
-		Completion: max(int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken),
+		Prompt:     prompt,
+		Cached:     cached,
+		Completion: max(seen.Opening.Completion, int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken),
 		Source:     protocol.Estimated,
 	}
 }

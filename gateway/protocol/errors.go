@@ -176,14 +176,17 @@ func AppendBody(dst []byte, e Error) []byte {
 	dst = append(dst, `,"type":`...)
 	dst = lex.AppendQuoted(dst, e.Type)
 	dst = append(dst, `,"param":`...)
-	if e.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = lex.AppendQuoted(dst, e.Param)
-	}
+	dst = appendParam(dst, e)
 	dst = append(dst, `,"code":`...)
 	dst = lex.AppendQuoted(dst, e.Code)
 	return append(dst, "}}"...)
+}
+
+func appendParam(dst []byte, e Error) []byte {
+	if e.Param == "" {
+		return append(dst, "null"...)
+	}
+	return lex.AppendQuoted(dst, e.Param)
 }
 
 // AppendMessagesBody appends the error in Anthropic's shape, with Anthropic's name for its type.
@@ -203,16 +206,45 @@ func messagesType(e Error) string {
 		return "rate_limit_error"
 	case 503:
 		return "overloaded_error"
-	case 502, 504:
+	case 502:
 		return "api_error"
+	case 504:
+		return "timeout_error"
 	}
 	return e.Type
 }
 
-// AppendEvent appends the error as a stream event, for a stream that has begun and cannot end well. The stream must
-// stand between two events: see sse.AppendBreak.
-func AppendEvent(dst []byte, e Error) []byte {
-	dst = append(dst, "data: "...)
-	dst = AppendBody(dst, e)
+// Shape is the family of routes whose streams and errors look alike.
+type Shape uint8
+
+const (
+	ChatShape      Shape = iota // chat, completions and every route that is not named here; also the zero value
+	ResponsesShape              // /v1/responses
+	MessagesShape               // /v1/messages
+)
+
+// AppendEvent appends the error as a stream event, for a stream that has begun and cannot end well; before is how many
+// events it had. The stream must stand between two events: see sse.AppendBreak. Clients of the Responses API read the
+// error either from the event itself or from a member error, so it stands in both places.
+func AppendEvent(dst []byte, s Shape, before int, e Error) []byte {
+	switch s {
+	case MessagesShape:
+		dst = append(dst, "event: error\ndata: "...)
+		dst = AppendMessagesBody(dst, e)
+	case ResponsesShape:
+		dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":"...)
+		dst = strconv.AppendInt(dst, int64(before), 10)
+		dst = append(dst, `,"code":`...)
+		dst = lex.AppendQuoted(dst, e.Code)
+		dst = append(dst, `,"message":`...)
+		dst = lex.AppendQuoted(dst, e.Message)
+		dst = append(dst, `,"param":`...)
+		dst = appendParam(dst, e)
+		dst = append(dst, ',')
+		dst = append(dst, AppendBody(nil, e)[1:]...)
+	default:
+		dst = append(dst, "data: "...)
+		dst = AppendBody(dst, e)
+	}
 	return append(dst, "\n\n"...)
 }

@@ -84,11 +84,18 @@ func FuzzErrorBody(f *testing.F) { // I2
 	f.Add("a\r\n\ndata: x\"\\\x00\xff", "p")
 	f.Fuzz(func(t *testing.T, message, param string) {
 		e := protocol.InvalidField(param, message)
-		event := string(protocol.AppendEvent(nil, e))
-		data, ok := strings.CutPrefix(event, "data: ")
-		body, ok2 := strings.CutSuffix(data, "\n\n")
-		if !ok || !ok2 || strings.ContainsAny(body, "\r\n") || !json.Valid([]byte(body)) || !json.Valid(protocol.AppendMessagesBody(nil, e)) {
-			t.Fatalf("%q", event)
+		for _, s := range []protocol.Shape{protocol.ChatShape, protocol.ResponsesShape, protocol.MessagesShape} {
+			event := string(protocol.AppendEvent(nil, s, 7, e))
+			data := event
+			ok := true
+			if s != protocol.ChatShape {
+				data, ok = strings.CutPrefix(event, "event: error\n")
+			}
+			data, ok1 := strings.CutPrefix(data, "data: ")
+			body, ok2 := strings.CutSuffix(data, "\n\n")
+			if !ok || !ok1 || !ok2 || strings.ContainsAny(body, "\r\n") || !json.Valid([]byte(body)) {
+				t.Fatalf("%q", event)
+			}
 		}
 	})
 }

@@ -1,6 +1,10 @@
 package protocol
 
-import "github.com/headgate/headgate/gateway/protocol/lex"
+import (
+	"bytes"
+
+	"github.com/headgate/headgate/gateway/protocol/lex"
+)
 
 // Source says where a usage comes from.
 type Source uint8
@@ -31,6 +35,9 @@ type Usage struct {
 // MaxUsage is the largest figure that is believed, in tokens. It leaves room to multiply by any price.
 const MaxUsage = 1 << 40
 
+// MaxID is the longest id of a Responses object that is remembered, in bytes. Engines' own have 37 to 60.
+const MaxID = 256
+
 // UsageOf reads the usage of an answer that was not streamed: the last top-level usage that is not null. It is false
 // if there is none, if it cannot be believed, or if the body is not a JSON object. It works in one pass without a tree.
 func UsageOf(body []byte) (Usage, bool) {
@@ -54,57 +61,33 @@ func UsageOf(body []byte) (Usage, bool) {
 	return u, found
 }
 
-// ParseUsage reads a usage object, with the names of chat and completions or those of responses and messages. Figures
-// that are absent or null are 0, but one of prompt and completion must be there. It is false if a figure is negative,
-// not written as a whole number, or above MaxUsage. More cached than prompt tokens are cut to the prompt's.
+// ParseUsage reads one usage object, of any of the APIs: see Tally.
 func ParseUsage(object []byte) (Usage, bool) {
-	c := lex.Cursor{B: object}
-	c.Start()
-	if c.Peek() != '{' {
+	var t Tally
+	if !t.Add(object) {
 		return Usage{}, false
 	}
-	u := Usage{Source: Backend}
-	known, believed := false, true
-	for c.Enter(); c.Member(); {
-		switch string(c.Key) {
-		case "prompt_tokens", "input_tokens":
-			known = figure(&c, &u.Prompt, &believed) || known
-		case "completion_tokens", "output_tokens":
-			known = figure(&c, &u.Completion, &believed) || known
-		case "prompt_tokens_details", "input_tokens_details":
-			if c.Peek() != '{' {
-				c.Skip()
-				continue
-			}
-			for c.Enter(); c.Member(); {
-				if string(c.Key) == "cached_tokens" {
-					figure(&c, &u.Cached, &believed)
-				} else {
-					c.Skip()
-				}
-			}
-		default:
-			c.Skip()
-		}
-	}
-	if !c.End() || !known || !believed {
-		return Usage{}, false
-	}
-	u.Cached = min(u.Cached, u.Prompt)
-	return u, true
+	return t.Usage()
 }
 
-// figure reads one count into n. A null leaves n alone and is not known.
-func figure(c *lex.Cursor, n *int64, believed *bool) (known bool) {
-	if c.Peek() == 'n' {
-		c.Skip()
-		return false
+// ResponseIDOf reads the id of a Responses object that was not streamed: the top-level id. It is empty if there is none,
+// if it is written with escapes, or if it is longer than MaxID.
+func ResponseIDOf(body []byte) string {
+	c := lex.Cursor{B: body}
+	c.Start()
+	if c.Peek() != '{' {
+		return ""
 	}
-	v, ok := c.Int()
-	if !ok || v < 0 || v > MaxUsage {
-		*believed = false
-		return false
+	var id []byte
+	for c.Enter(); c.Member(); {
+		isID := string(c.Key) == "id" && c.Peek() == '"'
+		from := c.Skip()
+		if isID && c.Why == "" {
+			id = body[from+1 : c.I-1]
+		}
 	}
-	*n = v
-	return true
+	if !c.End() || len(id) > MaxID || bytes.IndexByte(id, '\\') >= 0 {
+		return ""
+	}
+	return string(id)
 }

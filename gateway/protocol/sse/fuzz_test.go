@@ -6,14 +6,16 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/headgate/headgate/gateway/protocol"
 	"github.com/headgate/headgate/gateway/protocol/sse"
 )
 
 // FuzzTap cuts any bytes in two places and compares with the bytes read whole (I1), holds the tap to I2 without Strip,
 // and lets Reader and encoding/json judge what Strip took out (I3).
 func FuzzTap(f *testing.F) {
-	for _, s := range streams(f) {
-		f.Add(s[:min(len(s), 3000)], uint16(10), uint16(900))
+	for _, r := range recordings(f) {
+		s := withoutMiddle(r.stream)
+		f.Add(s[:min(len(s), 3000)], uint16(10), uint16(900), uint8(r.options(false).Shape))
 	}
 	for _, s := range []string{
 		abc + chunk(finish, "") + chunk("", usage(10, 3)) + done,
@@ -21,11 +23,11 @@ func FuzzTap(f *testing.F) {
 		"data:{\"usage\":{},\r\ndata: \"choices\":[]}\r\r\ndata\n\n",
 		"\xEF\xBB\xBFdata: {\"choices\":[{}],\"usage\":{\"a\":\"\\\\\"}}\r\n\r\n",
 	} {
-		f.Add([]byte(s), uint16(3), uint16(200))
+		f.Add([]byte(s), uint16(3), uint16(200), uint8(0))
 	}
-	f.Fuzz(func(t *testing.T, stream []byte, a, b uint16) {
+	f.Fuzz(func(t *testing.T, stream []byte, a, b uint16, shape uint8) {
 		x, y := int(a)%(len(stream)+1), int(b)%(len(stream)+1)
-		for _, o := range []sse.Options{{}, {Strip: true}} {
+		for _, o := range []sse.Options{{}, {Strip: true}, {Shape: protocol.Shape(shape % 3)}} {
 			whole, wholeEnd := run(o, stream)
 			each := make([]int, 0, len(stream))
 			for i := range stream {

@@ -49,24 +49,50 @@ func (t *Tap) learn() strip {
 		return stripNothing
 	}
 	t.seen.Events++
-	if t.isDone() {
-		t.seen.Done = true
+	if t.isDone() { // to a message or response it means nothing: old engines send it behind an error too
+		t.seen.Done = t.seen.Done || t.opt.Shape == protocol.ChatShape
 		return stripNothing
 	}
 	w := &t.walk
 	t.countText(w.textBytes)
 	t.seen.Finishes += w.finishes
-	if w.failed {
+	if w.failed || w.kind == kindFailed || t.isError {
 		if !t.seen.Failed && w.failureWhole {
 			t.seen.ErrorBody = append([]byte(nil), w.failure...)
 		}
 		t.seen.Failed = true
 	}
-	if !w.whole() || !w.hasUsage {
+	if w.kind == kindWaiting {
+		t.seen.Waiting++
+	}
+	if !w.whole() {
 		return stripNothing
 	}
-	if u, ok := protocol.ParseUsage(w.usage); ok && w.usageWhole { // I4
-		t.seen.Usage = u
+	switch t.opt.Shape {
+	case protocol.ResponsesShape:
+		t.learnResponse()
+	case protocol.MessagesShape:
+		t.learnMessage()
+	default:
+		return t.learnChat()
+	}
+	return stripNothing
+}
+
+// learnChat takes the usage of a chunk. Groq has it once more, at times only, in a member of its own: that one counts
+// where no other does, and stays where it is.
+func (t *Tap) learnChat() strip {
+	w := &t.walk
+	switch w.usageIn {
+	case wordXGroq:
+		if !t.top {
+			t.takeUsage()
+		}
+		return stripNothing
+	case wordUsage:
+		t.top = t.takeUsage() || t.top
+	default:
+		return stripNothing
 	}
 	switch {
 	case !t.opt.Strip || !w.hasChoices:
@@ -77,6 +103,59 @@ func (t *Tap) learn() strip {
 		return stripUsage
 	}
 	return stripNothing
+}
+
+// learnResponse takes the usage of a response that has ended, and its id.
+func (t *Tap) learnResponse() {
+	w := &t.walk
+	if n := len(w.id); t.seen.ResponseID == "" && w.idWhole && n > 0 && bytes.IndexByte(w.id, '\\') < 0 {
+		t.seen.ResponseID = string(w.id[1 : n-1])
+	}
+	if w.kind != kindEnd && w.kind != kindFailed {
+		return
+	}
+	t.seen.Done = t.seen.Done || w.kind == kindEnd
+	if w.usageIn == wordResponse {
+		t.takeUsage()
+	}
+}
+
+// learnMessage merges what message_start and message_delta say of the usage. Only a message_delta knows how long the
+// answer was.
+func (t *Tap) learnMessage() {
+	w := &t.walk
+	switch w.kind {
+	case kindStart:
+		t.tally = protocol.Tally{}
+		if t.addUsage(wordMessage) {
+			t.seen.Opening, _ = t.tally.Usage()
+		}
+	case kindDelta:
+		var own protocol.Tally
+		if !t.addUsage(wordNone) || !own.Add(w.usage) || !own.Completed() {
+			return
+		}
+		if u, ok := t.tally.Usage(); ok {
+			t.seen.Usage = u
+		}
+	case kindEnd:
+		t.seen.Done = true
+	}
+}
+
+// addUsage merges the usage at the top of the event or in the member of that name.
+func (t *Tap) addUsage(in word) bool {
+	w := &t.walk
+	return w.usageIn != wordNone && (w.usageIn == wordUsage || w.usageIn == in) && w.usageWhole && t.tally.Add(w.usage)
+}
+
+// takeUsage takes the event's usage as the last word if it can be believed. // I4
+func (t *Tap) takeUsage() bool {
+	u, ok := protocol.ParseUsage(t.walk.usage)
+	if ok = ok && t.walk.usageWhole; ok {
+		t.seen.Usage = u
+	}
+	return ok
 }
 
 // learnRest learns from an event whose blank line never came. Half an event counts its text and is no event.
@@ -110,7 +189,8 @@ type shape struct {
 // remember keeps the shape of the event that was just walked, if it shows nothing but one text.
 func (t *Tap) remember(event []byte) {
 	w := &t.walk
-	if !w.whole() || w.texts != 1 || w.finishes > 0 || w.failed || w.hasUsage || t.isDone() {
+	if !w.whole() || w.texts != 1 || w.finishes > 0 || w.failed || w.usageIn != wordNone || w.kind != kindOther ||
+		t.isError || t.isDone() {
 		return
 	}
 	if event[0] == byteOrder[0] { // only there at the start of a stream

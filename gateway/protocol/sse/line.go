@@ -1,8 +1,9 @@
 package sse
 
 const (
-	dataField = "data:"
-	byteOrder = "\xEF\xBB\xBF"
+	dataField  = "data:"
+	errorField = "event:error" // with a space behind the colon or without
+	byteOrder  = "\xEF\xBB\xBF"
 )
 
 type lineKind uint8
@@ -12,13 +13,15 @@ const (
 	lineSpace                   // right behind "data:": one space is not data
 	lineData                    // data
 	lineComment                 // begins with a colon
+	lineEvent                   // what has been read could still be "event: error"
 	lineOther                   // another field
 )
 
 // line is what has been read of the current line. The zero value is the start of a stream.
 type line struct {
 	kind   lineKind
-	match  int  // bytes of dataField matched while kind is lineHead
+	match  int  // bytes of dataField or errorField matched while kind is lineHead or lineEvent
+	spaced bool // the space in "event: error" was there
 	length int  // bytes of the line, without a byte order mark
 	begun  bool // the data of the line has been announced
 	mark   int  // bytes of the byte order mark matched at the start of the stream; -1 behind it
@@ -35,6 +38,9 @@ func (l *line) blank() bool {
 func (l *line) endsAsData() bool {
 	return l.kind == lineHead && l.match == len(dataField)-1
 }
+
+// isError reports whether the line that ends now says that the event is an error.
+func (l *line) isError() bool { return l.kind == lineEvent && l.match == len(errorField) }
 
 // read takes the next bytes of the line. It returns how many of them are not data; the rest is.
 func (l *line) read(b []byte) (skip int) {
@@ -60,18 +66,35 @@ func (l *line) read(b []byte) (skip int) {
 			if c != ' ' {
 				return l.count(b, skip)
 			}
+		case l.kind == lineEvent:
+			l.readEvent(c)
 		case c == dataField[l.match]:
 			if l.match++; l.match == len(dataField) {
 				l.kind = lineSpace
 			}
-		case c == ':' && l.length == 0:
+		case l.length > 0:
+			l.kind = lineOther
+		case c == ':':
 			l.kind = lineComment
+		case c == errorField[0]:
+			l.kind, l.match = lineEvent, 1
 		default:
 			l.kind = lineOther
 		}
 		l.length++
 	}
 	return l.count(b, skip)
+}
+
+func (l *line) readEvent(c byte) {
+	switch {
+	case l.match < len(errorField) && c == errorField[l.match]:
+		l.match++
+	case c == ' ' && l.match == len("event:") && !l.spaced:
+		l.spaced = true
+	default:
+		l.kind = lineOther
+	}
 }
 
 // count adds what is behind skip, all of it data.

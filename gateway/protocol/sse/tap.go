@@ -9,9 +9,12 @@ import (
 // MaxHeld is the largest event that something is taken out of, in bytes. A usage chunk has a few hundred.
 const MaxHeld = 16 << 10
 
-// Options says what is taken out of the stream.
+// Options says what kind of stream it is and what is taken out of it. The zero value is a chat stream nothing is taken
+// out of.
 type Options struct {
-	Strip bool // the client did not ask for usage
+	Shape   protocol.Shape
+	Strip   bool // the client did not ask for usage; chat and completions only, the others always show it
+	Choices int  // answers asked for; 0 = 1
 }
 
 // Tap watches one stream; it is not safe for concurrent use. The zero value is ready and takes nothing out; Reset
@@ -19,6 +22,8 @@ type Options struct {
 type Tap struct {
 	opt   Options
 	seen  End
+	tally protocol.Tally // of a message
+	top   bool           // a usage at the top of a chunk was believed
 	walk  walker
 	shape shape
 	line  line
@@ -29,6 +34,7 @@ type Tap struct {
 	weight  int    // the same with each line end counted as one, so that it does not depend on cuts
 	gone    bool   // it outgrew MaxHeld and is handed on as it comes
 	hasData bool
+	isError bool                    // its field event says so
 	data    [len("[DONE]") + 1]byte // the first bytes of its data
 	dataLen int                     // at most len(data)
 
@@ -38,23 +44,31 @@ type Tap struct {
 
 // End is what a stream has shown so far.
 type End struct {
-	Usage     protocol.Usage // Source is None if there was none
-	Done      bool           // [DONE] was there
+	Usage     protocol.Usage // the engine's last word on it; Source is None if there was none
+	Opening   protocol.Usage // what a message said of its prompt when it began; Source is None if nothing
+	Shape     protocol.Shape // that of the Options
+	Done      bool           // the API's own end was there: [DONE], message_stop, response.completed and its like
 	Finishes  int            // finish reasons that are not null: one for each choice that came to its end
-	Failed    bool           // an event carried an error that is not null
-	ErrorBody []byte         // the first such error, a JSON value of at most MaxCapture bytes; nil if none or larger
+	Failed    bool           // an event carried an error that is not null, or said it is one
+	ErrorBody []byte         // the first such error, a JSON value of at most MaxError bytes; nil if none or larger
+
+	ResponseID string // the first id of a Responses object of at most protocol.MaxID bytes; empty if none
 
 	Events    int   // events with data; [DONE] and what was taken out count
+	Waiting   int   // those of them that say that nothing was generated yet: response.created and its like, ping
 	Texts     int   // events with generated text; an event is often more than one token
 	TextBytes int64 // bytes of generated text, reasoning, tool names and arguments, as written in JSON
 
 	Stripped   int // events taken out or shortened
 	Oversized  int // events that kept their usage because they are larger than MaxHeld
 	Unfinished int // bytes handed on of an event whose end has not come: see AppendBreak
+
+	choices int
 }
 
-// Finished reports whether the answer came to its end, whatever the connection did then.
-func (e End) Finished() bool { return !e.Failed && (e.Done || e.Finishes > 0) }
+// Finished reports whether the answer came to its end, whatever the connection did then. A chat that shows a finish
+// reason for every choice needs no [DONE]; a response has no other end than its own event.
+func (e End) Finished() bool { return !e.Failed && (e.Done || e.Finishes >= max(e.choices, 1)) }
 
 // AppendBreak appends an error event behind a stream that broke off, so that it stands alone also if the stream ended
 // within an event.
@@ -62,7 +76,7 @@ func AppendBreak(dst []byte, end End, e protocol.Error) []byte {
 	if end.Unfinished > 0 {
 		dst = append(dst, "\n\n"...) // behind a CR the first one only completes a CRLF
 	}
-	return protocol.AppendEvent(dst, e)
+	return protocol.AppendEvent(dst, end.Shape, end.Events, e)
 }
 
 // NewTap returns a tap for one stream.
@@ -70,18 +84,23 @@ func NewTap(o Options) *Tap { return &Tap{opt: o} }
 
 // Reset makes the tap new, but for its memory.
 func (t *Tap) Reset(o Options) {
-	*t = Tap{opt: o, held: t.held[:0],
-		walk:  walker{usage: t.walk.usage[:0], failure: t.walk.failure[:0]},
+	t.walk.forget()
+	*t = Tap{opt: o, held: t.held[:0], walk: t.walk,
 		shape: shape{prefix: t.shape.prefix[:0], suffix: t.shape.suffix[:0]}}
 }
 
 // Started reports whether an event with data was read: until then nothing of an answer has come.
 func (t *Tap) Started() bool { return t.seen.Events > 0 }
 
+// Generating reports whether an event was read that an engine does not send while the request still waits in it. An
+// engine answers a Responses request with two events at once and may then be silent for as long as its queue is.
+func (t *Tap) Generating() bool { return t.seen.Events > t.seen.Waiting }
+
 // Seen is what was learned so far; it may be asked at any time.
 func (t *Tap) Seen() End {
 	e := t.seen
 	e.Unfinished = t.size - len(t.held)
+	e.Shape, e.choices = t.opt.Shape, t.opt.Choices
 	return e
 }
 
@@ -175,6 +194,7 @@ func (t *Tap) endLine(w *window, end, i int) {
 	if t.line.endsAsData() {
 		t.startData()
 	}
+	t.isError = t.isError || t.line.isError()
 	t.line.reset()
 	t.size += i - end
 	t.weight++
@@ -223,6 +243,8 @@ func (t *Tap) decide(w *window, i int, s strip) {
 	t.reset()
 }
 
+func (t *Tap) strips() bool { return t.opt.Strip && t.opt.Shape == protocol.ChatShape }
+
 func (t *Tap) handHeld(w *window) {
 	if len(t.held) > 0 {
 		w.out(t.held)
@@ -234,13 +256,13 @@ func (t *Tap) handHeld(w *window) {
 func (t *Tap) reset() {
 	t.walk.reset()
 	t.size, t.weight, t.dataLen = 0, 0, 0
-	t.gone, t.hasData = false, false
+	t.gone, t.hasData, t.isError = false, false, false
 }
 
 // keep ends the chunk: what is undecided is held, everything else handed on.
 func (t *Tap) keep(w *window) {
 	n := len(w.chunk)
-	if !t.opt.Strip || t.gone || w.from == n {
+	if !t.strips() || t.gone || w.from == n {
 		w.hand(n)
 		return
 	}

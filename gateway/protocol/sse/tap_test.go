@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -38,22 +35,6 @@ func run(o sse.Options, stream []byte, cuts ...int) ([]byte, sse.End) {
 	end := t.Close(out)
 	end.ErrorBody = bytes.Clone(end.ErrorBody)
 	return got, end
-}
-
-func streams(t testing.TB) map[string][]byte {
-	names, err := filepath.Glob("testdata/streams/*.sse")
-	if err != nil || len(names) < 12 {
-		t.Fatalf("testdata/streams: %d streams, %v", len(names), err)
-	}
-	all := map[string][]byte{}
-	for _, name := range names {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[strings.TrimSuffix(filepath.Base(name), ".sse")] = b
-	}
-	return all
 }
 
 func events(t testing.TB, stream []byte) []sse.Event {
@@ -91,24 +72,6 @@ func usage(p, c int) string {
 
 var abc = chunk(delta("a"), "") + chunk(delta("b"), "") + chunk(delta("c"), "")
 
-func TestNothingHeldWithoutStrip(t *testing.T) { // I2
-	for name, stream := range streams(t) {
-		tap := sse.NewTap(sse.Options{})
-		for i := range stream {
-			n := 0
-			tap.Feed(stream[i:i+1], func(b []byte) {
-				n += len(b)
-				if b[0] != stream[i] {
-					t.Fatalf("%s: byte %d changed", name, i)
-				}
-			})
-			if n != 1 {
-				t.Fatalf("%s: byte %d: %d bytes handed on", name, i, n)
-			}
-		}
-	}
-}
-
 // variants are a stream with other line ends, and with a byte order mark.
 func variants(stream []byte) [][]byte {
 	lf := bytes.ReplaceAll(stream, []byte("\r\n"), []byte("\n"))
@@ -124,47 +87,6 @@ func variants(stream []byte) [][]byte {
 		bytes.ReplaceAll(lf, []byte("\n"), []byte("\r\n")),
 		bytes.ReplaceAll(lf, []byte("\n"), []byte("\r")),
 		append([]byte("\xEF\xBB\xBF"), mixed...),
-	}
-}
-
-func TestCutsDoNotMatter(t *testing.T) { // I1
-	for name, stream := range streams(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const most = 1 << 10 // the ends of a long stream are where it differs
-			if len(stream) > most {
-				middle := bytes.Index(stream[most/2:], []byte("\n\n")) + most/2 + 2
-				last := bytes.LastIndex(stream[:len(stream)-most/2], []byte("\n\n")) + 2
-				stream = append(bytes.Clone(stream[:middle]), stream[last:]...)
-			}
-			rng := rand.New(rand.NewPCG(1, uint64(len(stream))))
-			for v, stream := range variants(stream) {
-				for _, o := range []sse.Options{{}, {Strip: true}} {
-					if v > 0 && !o.Strip { // holding nothing, it has less to go wrong
-						continue
-					}
-					wantBytes, wantEnd := run(o, stream)
-					check := func(cuts ...int) {
-						got, end := run(o, stream, cuts...)
-						if !bytes.Equal(got, wantBytes) || !reflect.DeepEqual(end, wantEnd) {
-							t.Fatalf("variant %d, strip %v, cuts %v:\n%+v\nwant\n%+v\nbytes equal: %v", v, o.Strip, cuts, end, wantEnd, bytes.Equal(got, wantBytes))
-						}
-					}
-					for i := range stream {
-						check(i)
-					}
-					for range 40 {
-						a, b := rng.IntN(len(stream)), rng.IntN(len(stream))
-						check(min(a, b), max(a, b))
-					}
-					each := make([]int, len(stream))
-					for i := range each {
-						each[i] = i
-					}
-					check(each...)
-				}
-			}
-		})
 	}
 }
 
@@ -253,12 +175,32 @@ func TestLongLines(t *testing.T) { // I5
 		}
 	}
 	// A stream that never ends its line costs no memory either.
-	tap := sse.NewTap(sse.Options{Strip: true})
-	tap.Feed([]byte(`data: {"usage":{"a":"`), func([]byte) {})
-	piece := bytes.Repeat([]byte("x"), 64<<10)
-	tap.Feed(piece, func([]byte) {})
-	if n := testing.AllocsPerRun(100, func() { tap.Feed(piece, func([]byte) {}) }); n > 0 {
-		t.Errorf("%v allocations for each read of an endless line", n)
+	for _, begin := range []string{`data: {"usage":{"a":"`, `data: {"error":"`, `data: {"response":{"id":"`, `data: {"`, `event: error`, `: `} {
+		tap := sse.NewTap(sse.Options{Strip: true})
+		tap.Feed([]byte(begin), func([]byte) {})
+		piece := bytes.Repeat([]byte("x"), 64<<10)
+		tap.Feed(piece, func([]byte) {})
+		if n := testing.AllocsPerRun(100, func() { tap.Feed(piece, func([]byte) {}) }); n > 0 {
+			t.Errorf("%s: %v allocations for each read of an endless line", begin, n)
+		}
+	}
+}
+
+func TestLargeUsage(t *testing.T) {
+	for size, want := range map[int]int64{5 << 10: 3, sse.MaxHeld: 3, sse.MaxUsage - 200: 3, sse.MaxUsage: 0} {
+		object := `"iterations":[` + strings.Repeat(`{"type":"message"},`, size/19) + `1]`
+		for _, c := range []struct {
+			o      sse.Options
+			stream string
+		}{
+			{sse.Options{Strip: true}, chunk("", `,"usage":{"prompt_tokens":9,`+object+`,"completion_tokens":3}`)},
+			{messages, start(`"input_tokens":9`) + messageDelta(object+`,"output_tokens":3`)},
+			{responses, response("response.completed", "r", `{"input_tokens":9,"output_tokens":3,`+object+`}`)},
+		} {
+			if _, end := run(c.o, []byte(c.stream)); end.Usage.Completion != want {
+				t.Errorf("%d bytes, %+v: %+v", size, c.o, end.Usage)
+			}
+		}
 	}
 }
 

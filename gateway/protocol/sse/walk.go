@@ -1,9 +1,20 @@
 package sse
 
-import "bytes"
+import (
+	"bytes"
 
-// MaxCapture is how much of a usage or an error is kept, in bytes. A usage has about two hundred.
-const MaxCapture = 4 << 10
+	"github.com/headgate/headgate/gateway/protocol"
+)
+
+// MaxUsage and MaxError are how much of a usage or an error is kept, in bytes; a longer one is not read. A usage has
+// about two hundred, one with many iterations a few thousand.
+const (
+	MaxUsage = 64 << 10
+	MaxError = 4 << 10
+)
+
+// keptCapture is the largest buffer for them that outlives its stream.
+const keptCapture = 4 << 10
 
 // walker reads one event's JSON piece by piece and keeps of it what matters. It is lenient: what is not JSON makes it
 // learn less. The zero value is ready. Offsets count from the event's first byte.
@@ -15,34 +26,39 @@ type walker struct {
 	over    bool // the root value has ended
 	broken  bool
 	top     word // the name at depth 1
-	name    word // the last name below it
+	part    word // the name at depth 3: a part of a choice
+	name    word // the last name read
 	comma   int  // offset of the last comma at depth 1, 0 = none
 	nameAt  int  // offset of the last name at depth 1
 
 	// The string being read.
 	inString, escaped bool
 	isName, isText    bool
-	spelled           [20]byte // its first bytes, of a name or a short value of interest
-	spelledLen        int      // len(spelled)+1 = longer
+	spelled           [maxSpelled]byte // its first bytes, of a name or a short value of interest
+	spelledLen        int              // len(spelled)+1 = longer
 
 	// What is being kept.
-	capture word // wordUsage, wordError or none
-	keepAt  int  // where it begins in the bytes being read
+	capture      word // wordUsage, wordError, wordID or none
+	captureDepth int
+	keepAt       int // where it begins in the bytes being read
 
 	// What was found.
+	kind                 kind
 	hasChoices           bool
 	choices              int // items of the list at depth 1
 	finishes             int
 	texts                int // strings of generated text
 	textBytes            int64
-	textFrom, textTo     int // the last of them, without quotes
-	hasUsage             bool
+	textFrom, textTo     int  // the last of them, without quotes
+	usageIn              word // wordUsage: at the top; the name of what it stands in; none
 	usage                []byte
 	usageWhole           bool
-	cutFrom, cutTo       int  // the usage member with one comma
+	cutFrom, cutTo       int  // the usage member at the top with one comma
 	cutComma             bool // the comma is the one behind it
 	failed, failureWhole bool
 	failure              []byte
+	id                   []byte // of the response, with its quotes
+	idWhole              bool
 }
 
 type state uint8
@@ -53,49 +69,21 @@ const (
 	wantRest        // behind a value or name, or inside a number or literal
 )
 
-type word uint8
-
-const (
-	wordNone word = iota
-	wordChoices
-	wordUsage
-	wordError
-	wordObject
-	wordType
-	wordDelta
-	wordFinishReason
-	wordStopReason
-	wordText // any name of generated text
-)
-
-func wordOf(name []byte) word {
-	switch string(name) {
-	case "choices":
-		return wordChoices
-	case "usage":
-		return wordUsage
-	case "error":
-		return wordError
-	case "object":
-		return wordObject
-	case "type":
-		return wordType
-	case "delta":
-		return wordDelta
-	case "finish_reason":
-		return wordFinishReason
-	case "stop_reason":
-		return wordStopReason
-	case "content", "text", "reasoning", "reasoning_content", "arguments", "name", "refusal", "thinking", "partial_json":
-		return wordText
-	}
-	return wordNone
-}
-
 // whole reports whether the root value was read to its end.
 func (w *walker) whole() bool { return w.over && !w.broken }
 
-func (w *walker) reset() { *w = walker{usage: w.usage[:0], failure: w.failure[:0]} }
+func (w *walker) reset() { *w = walker{usage: w.usage[:0], failure: w.failure[:0], id: w.id[:0]} }
+
+// forget gives back what one stream made grow.
+func (w *walker) forget() {
+	w.reset()
+	if cap(w.usage) > keptCapture {
+		w.usage = nil
+	}
+	if cap(w.failure) > keptCapture {
+		w.failure = nil
+	}
+}
 
 // feed reads the next bytes; off is the offset of the first of them.
 func (w *walker) feed(b []byte, off int) {
@@ -178,21 +166,26 @@ func (w *walker) readComma(at int) {
 // startValue notes that a value begins with c.
 func (w *walker) startValue(c byte, i, off int) {
 	w.state = wantRest
-	if w.depth == 2 && w.top == wordChoices {
+	switch {
+	case w.depth == 1:
+		w.startMember(c, i)
+	case w.depth == 2 && w.top == wordChoices:
 		w.choices++
+	case w.depth == 2 && w.isObject():
+		w.startNested(c, i)
 	}
-	if w.depth != 1 {
-		return
-	}
+}
+
+// startMember notes that the value of a member of the event begins.
+func (w *walker) startMember(c byte, i int) {
 	switch w.top {
 	case wordChoices:
 		w.hasChoices = c == '['
 		w.choices = 0
 	case wordUsage:
 		if c == '{' {
-			w.hasUsage, w.usageWhole = true, true
-			w.usage = w.usage[:0]
-			w.capture, w.keepAt = wordUsage, i
+			w.usageIn = wordUsage
+			w.keepFrom(wordUsage, i)
 			w.cutFrom, w.cutComma = w.comma, w.comma == 0
 			if w.cutComma {
 				w.cutFrom = w.nameAt
@@ -201,22 +194,57 @@ func (w *walker) startValue(c byte, i, off int) {
 	case wordError:
 		if c != 'n' {
 			w.failed = true
-			if c == '{' || c == '"' {
-				w.failureWhole = true
-				w.failure = w.failure[:0]
-				w.capture, w.keepAt = wordError, i
-			}
+			w.startError(c, i)
 		}
 	}
 }
 
+// startNested notes that a value begins one level below: what a response or message says of itself.
+func (w *walker) startNested(c byte, i int) {
+	switch {
+	case w.name == wordUsage && c == '{' && (w.top == wordResponse || w.top == wordMessage || w.top == wordXGroq):
+		if w.usageIn != wordUsage { // the one at the top goes first
+			w.usageIn = w.top
+			w.keepFrom(wordUsage, i)
+		}
+	case w.name == wordError && w.top == wordResponse:
+		w.startError(c, i)
+	case w.name == wordID && w.top == wordResponse && c == '"':
+		w.keepFrom(wordID, i)
+	}
+}
+
+func (w *walker) startError(c byte, i int) {
+	if c == '{' || c == '"' {
+		w.keepFrom(wordError, i)
+	}
+}
+
+// keepFrom begins to keep the value whose first byte stands at i.
+func (w *walker) keepFrom(what word, i int) {
+	w.capture, w.captureDepth, w.keepAt = what, w.depth, i
+	into, whole, _ := w.kept()
+	*into, *whole = (*into)[:0], true
+}
+
+// kept is where the value being kept goes, whether all of it is there, and how long it may be.
+func (w *walker) kept() (into *[]byte, whole *bool, most int) {
+	switch w.capture {
+	case wordError:
+		return &w.failure, &w.failureWhole, MaxError
+	case wordID:
+		return &w.id, &w.idWhole, protocol.MaxID + len(`""`)
+	}
+	return &w.usage, &w.usageWhole, MaxUsage
+}
+
 // endValue notes that a string or container ends with b[i].
 func (w *walker) endValue(b []byte, i, off int) {
-	if w.capture == wordNone || w.depth != 1 {
+	if w.capture == wordNone || w.depth != w.captureDepth {
 		return
 	}
 	w.keep(b[:i+1])
-	if w.capture == wordUsage {
+	if w.capture == wordUsage && w.depth == 1 {
 		w.cutTo = off + i + 1
 	}
 	w.capture = wordNone
@@ -224,11 +252,8 @@ func (w *walker) endValue(b []byte, i, off int) {
 
 // keep adds b from where the value began.
 func (w *walker) keep(b []byte) {
-	into, whole := &w.usage, &w.usageWhole
-	if w.capture == wordError {
-		into, whole = &w.failure, &w.failureWhole
-	}
-	if part := b[w.keepAt:]; *whole && len(*into)+len(part) <= MaxCapture {
+	into, whole, most := w.kept()
+	if part := b[w.keepAt:]; *whole && len(*into)+len(part) <= most {
 		*into = append(*into, part...)
 	} else {
 		*whole = false
@@ -247,10 +272,12 @@ func (w *walker) startString(i, off int) {
 	}
 	w.startValue('"', i, off)
 	switch {
-	case w.top == wordChoices && w.depth > 2, w.top == wordDelta && w.depth > 1:
-		w.isText = w.name == wordText
-	case w.top == wordDelta && w.depth == 1:
-		w.isText = true
+	case w.top == wordChoices: // some repeat the delta as a message
+		w.isText = w.name == wordText && (w.depth == 3 || w.depth > 3 && w.part == wordDelta)
+	case w.top == wordContentBlock:
+		w.isText = w.name == wordText && w.depth == 2
+	case w.top == wordDelta:
+		w.isText = w.name == wordText || w.depth == 1
 	}
 	if w.isText {
 		w.texts++
@@ -305,17 +332,22 @@ func (w *walker) endString(b []byte, i, off int) {
 	}
 	if w.isName {
 		w.state = wantRest
-		if w.name = wordOf(spelled); w.depth == 1 {
+		switch w.name = wordOf(spelled); w.depth {
+		case 1:
 			w.top = w.name
+		case 3:
+			w.part = w.name
 		}
 		return
 	}
 	switch {
 	case w.isText:
 		w.textTo = off + i
-	case w.name == wordFinishReason && w.top == wordChoices, w.name == wordStopReason && w.top == wordDelta:
+	case w.name == wordFinishReason && w.top == wordChoices && w.depth == 3, w.name == wordStopReason && w.top == wordDelta && w.depth == 2:
 		w.finishes++
-	case w.depth == 1 && (w.top == wordObject || w.top == wordType) && string(spelled) == "error":
+	case w.depth == 1 && w.top == wordType:
+		w.kind = kindOf(spelled)
+	case w.depth == 1 && w.top == wordObject && string(spelled) == "error":
 		w.failed = true
 	}
 	w.endValue(b, i, off)

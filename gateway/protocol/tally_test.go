@@ -1,0 +1,76 @@
+package protocol_test
+
+import (
+	"testing"
+
+	"github.com/headgate/headgate/gateway/protocol"
+)
+
+func TestTally(t *testing.T) { // I3, I4
+	const compaction = `"input_tokens":181,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":8,"iterations":[` +
+		`{"input_tokens":100,"output_tokens":83,"cache_read_input_tokens":55096,"cache_creation_input_tokens":0,"type":"compaction"},` +
+		`{"input_tokens":181,"output_tokens":8,"cache_read_input_tokens":0,"cache_creation_input_tokens":0,"type":"message"}]`
+	for _, c := range []struct {
+		name    string
+		objects []string
+		want    protocol.Usage
+	}{
+		{"chat", []string{`{"prompt_tokens":10,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}`}, protocol.Usage{Prompt: 10, Cached: 4, Completion: 3}},
+		{"chat with Anthropic's fields beside", []string{`{"prompt_tokens":10,"completion_tokens":3,"cache_read_input_tokens":4,"prompt_tokens_details":{"cached_tokens":4}}`}, protocol.Usage{Prompt: 10, Cached: 4, Completion: 3}},
+		{"responses", []string{`{"input_tokens":10,"output_tokens":3,"input_tokens_details":{"cached_tokens":4}}`}, protocol.Usage{Prompt: 10, Cached: 4, Completion: 3}},
+		{"messages, not streamed", []string{`{"input_tokens":4,"cache_read_input_tokens":5,"cache_creation_input_tokens":6,"output_tokens":3}`}, protocol.Usage{Prompt: 15, Cached: 5, Completion: 3}},
+		{"messages without caches", []string{`{"input_tokens":4,"output_tokens":3}`}, protocol.Usage{Prompt: 4, Completion: 3}},
+		{"messages, caches null", []string{`{"input_tokens":4,"cache_read_input_tokens":null,"cache_creation_input_tokens":null,"output_tokens":3}`}, protocol.Usage{Prompt: 4, Completion: 3}},
+		{"start and delta", []string{`{"input_tokens":4,"cache_read_input_tokens":5,"output_tokens":1}`, `{"output_tokens":3}`}, protocol.Usage{Prompt: 9, Cached: 5, Completion: 3}},
+		{"start and whole delta", []string{`{"input_tokens":9,"output_tokens":1}`, `{"input_tokens":4,"cache_read_input_tokens":5,"output_tokens":3}`}, protocol.Usage{Prompt: 9, Cached: 5, Completion: 3}},
+		{"a null changes nothing", []string{`{"input_tokens":9,"output_tokens":1}`, `{"input_tokens":null,"output_tokens":3}`}, protocol.Usage{Prompt: 9, Completion: 3}},
+		{"compaction", []string{`{"input_tokens":100,"cache_read_input_tokens":55096,"output_tokens":7}`, `{` + compaction + `}`}, protocol.Usage{Prompt: 55377, Cached: 55096, Completion: 91}},
+		{"iterations without one", []string{`{"input_tokens":9,"output_tokens":3,"iterations":[null,1,{"type":"message","input_tokens":9,"output_tokens":3}]}`}, protocol.Usage{Prompt: 9, Completion: 3}},
+		{"not believed", []string{`{"input_tokens":9,"output_tokens":1}`, `{"input_tokens":3,"output_tokens":-1}`}, protocol.Usage{Prompt: 9, Completion: 1}},
+		{"an unbelievable compaction", []string{`{"input_tokens":9,"output_tokens":1}`, `{"output_tokens":2,"iterations":[{"type":"compaction","input_tokens":-1}]}`}, protocol.Usage{Prompt: 9, Completion: 1}},
+	} {
+		var tally protocol.Tally
+		for _, o := range c.objects {
+			tally.Add([]byte(o))
+		}
+		c.want.Source = protocol.Backend
+		if u, ok := tally.Usage(); !ok || u != c.want {
+			t.Errorf("%s: %+v %v", c.name, u, ok)
+		}
+	}
+	const most = "1099511627776" // MaxUsage
+	for _, object := range []string{
+		`{"input_tokens":` + most + `,"cache_read_input_tokens":1}`,
+		`{"input_tokens":1,"output_tokens":1,"iterations":[{"type":"compaction","input_tokens":` + most + `},{"type":"compaction","input_tokens":1}]}`,
+		`{"cache_read_input_tokens":1}`, `{"input_tokens":1,"cache_read_input_tokens":1.5}`,
+	} {
+		if u, ok := protocol.ParseUsage([]byte(object)); ok {
+			t.Errorf("%s: %+v", object, u)
+		}
+	}
+	var tally protocol.Tally
+	if tally.Add([]byte(`{"input_tokens":1}`)); tally.Completed() {
+		t.Error("a prompt alone completes nothing")
+	}
+	if tally.Add([]byte(`{"output_tokens":0}`)); !tally.Completed() {
+		t.Error("0 is a figure")
+	}
+}
+
+func TestResponseIDOf(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"id":"resp_1","output":[{"id":"msg_1"}]}`:       "resp_1",
+		`{"output":[{"id":"msg_1"}],"object":"response"}`: "",
+		`{"id":1}`:                     "",
+		`{"id":"a\u0062"}`:             "",
+		`{"id":"resp_1"`:               "",
+		`[{"id":"resp_1"}]`:            "",
+		``:                             "",
+		`{"id":"x","id":"resp_1"} `:    "resp_1",
+		`{"response":{"id":"resp_1"}}`: "",
+	} {
+		if got := protocol.ResponseIDOf([]byte(body)); got != want {
+			t.Errorf("%s: %q", body, got)
+		}
+	}
+}

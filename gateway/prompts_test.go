@@ -75,6 +75,78 @@ func TestBodyBounds(t *testing.T) {
 	}
 }
 
+// watchedBody notes how much is lent at most while a body comes.
+type watchedBody struct {
+	fakeBody
+	p    *prompts
+	came int64
+	over int64 // the most that was lent beyond what came
+	peak int64
+}
+
+func (b *watchedBody) ReadBody(p []byte) (int, error) {
+	lent := b.p.inUse()
+	b.peak, b.over = max(b.peak, lent), max(b.over, lent-4*b.came)
+	n, err := b.fakeBody.ReadBody(p)
+	b.came += int64(n)
+	return n, err
+}
+
+// TestBodiesCostWhatCame: a length that is only announced costs little, whatever it is; a body of unknown length that
+// turns out too large never cost more than the limit.
+func TestBodiesCostWhatCame(t *testing.T) {
+	const limit = 32 << 20
+	p := newPrompts(1 << 30)
+	known := &watchedBody{fakeBody: fakeBody{make([]byte, limit), limit, 100000}, p: p}
+	b, err := p.readAll(t.Context(), known, limit)
+	if err != nil || len(b) != limit || known.over > 2*firstLook {
+		t.Errorf("%d bytes, %v; %d lent beyond four times what came", len(b), err, known.over)
+	}
+	p.put(b)
+	bomb := &watchedBody{fakeBody: fakeBody{make([]byte, 2*limit), -1, 1 << 20}, p: p}
+	if _, err := p.readAll(t.Context(), bomb, limit); !errors.Is(err, errTooLarge) || bomb.peak > limit+1<<smallestClass || bomb.came > limit+1 {
+		t.Errorf("too large: %v; %d lent at most, %d read", err, bomb.peak, bomb.came)
+	}
+	if n := p.inUse(); n != 0 {
+		t.Errorf("%d bytes are still lent", n)
+	}
+}
+
+// TestNoRoom: a request that holds a buffer does not wait for another; it is sent away when a quarter more than the limit
+// is lent, unless it holds everything itself.
+func TestNoRoom(t *testing.T) {
+	const limit = 8 << 20
+	p := newPrompts(limit)
+	other, _ := p.get(t.Context(), limit/2)
+	for _, length := range []int64{limit, -1} {
+		data := make([]byte, limit)
+		if _, err := p.readAll(t.Context(), &fakeBody{data, length, 1 << 20}, limit); !errors.Is(err, errNoRoom) {
+			t.Errorf("length %d beside another: %v", length, err)
+		}
+		if n := p.inUse(); n != limit/2 {
+			t.Errorf("length %d: %d bytes lent, want those of the other", length, n)
+		}
+		small := &fakeBody{data[:limit/8], length, 1 << 20}
+		small.length = min(length, limit/8)
+		b, err := p.readAll(t.Context(), small, limit)
+		if err != nil || len(b) != limit/8 {
+			t.Errorf("length %d, small: %d, %v", length, len(b), err)
+		}
+		p.put(b)
+	}
+	p.put(other)
+	for _, length := range []int64{4 * limit, -1} {
+		b, err := p.readAll(t.Context(), &fakeBody{make([]byte, 4*limit), length, 1 << 20}, 4*limit)
+		if err != nil || len(b) != 4*limit {
+			t.Errorf("length %d alone: %d, %v", length, len(b), err)
+		}
+		p.put(b)
+	}
+	if n := p.inUse(); n != 0 {
+		t.Errorf("%d bytes are still lent", n)
+	}
+}
+
 // TestPromptsWait: beyond the limit a request waits for memory, gets it when another gives it back, and stops waiting
 // when its client leaves.
 func TestPromptsWait(t *testing.T) {
@@ -84,7 +156,7 @@ func TestPromptsWait(t *testing.T) {
 		two, _ := p.get(t.Context(), 4<<10)
 		gone, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		var left error
+		var left, tooLong error
 		served := false
 		wg.Go(func() { _, left = p.get(gone, 4<<10) })
 		wg.Go(func() {
@@ -96,16 +168,24 @@ func TestPromptsWait(t *testing.T) {
 		if served {
 			t.Fatal("lent beyond the limit")
 		}
+		wg.Go(func() { _, tooLong = p.get(t.Context(), 8<<10) })
 		leave()
 		synctest.Wait()
 		if !errors.Is(left, context.Canceled) {
 			t.Fatalf("a client that left: %v", left)
 		}
 		p.put(one)
-		wg.Wait()
+		synctest.Wait()
+		if !served {
+			t.Error("memory that came back was not lent")
+		}
+		wg.Wait() // the clock runs on until the one that needs all of it gives up
+		if !errors.Is(tooLong, errNoRoom) {
+			t.Errorf("after promptWait: %v", tooLong)
+		}
 		p.put(two)
-		if !served || p.lent != 0 {
-			t.Errorf("served %v, %d bytes lent", served, p.lent)
+		if p.lent != 0 {
+			t.Errorf("%d bytes lent", p.lent)
 		}
 	})
 }

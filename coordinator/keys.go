@@ -36,6 +36,9 @@ func UsageStream(tenant string) string      { return TenantRoot(tenant) + ":usag
 // CacheEntry is a stored answer.
 func CacheEntry(tenant, hash string) string { return TenantRoot(tenant) + ":cache:" + hash }
 
+// ResponseHolder is the backend that holds a Responses object.
+func ResponseHolder(tenant, id string) string { return TenantRoot(tenant) + ":response:" + SafeID(id) }
+
 // Alias names the tenant of an imported key.
 func Alias(keyHash string) string { return "hg:alias:" + keyHash }
 

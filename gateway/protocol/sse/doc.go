@@ -5,9 +5,10 @@
 // Framing follows the standard: lines end by LF, CR or CRLF in any mixture, a byte order mark may come first, comments
 // and unknown fields are skipped, several data lines are one event. Reads may be cut anywhere.
 //
-// What is held back. Without Options.Strip nothing is. With it, an event is held from its first field until its blank
-// line, which costs a client nothing, since it could not act on half an event; an event that grows beyond MaxHeld is
-// let go and its usage stays in it. Comments before an event are never held.
+// What is held back. Without Options.Strip and Options.Whole nothing is. With either, an event is held from its first field
+// until its blank line, which costs a client nothing, since it could not act on half an event; an event that grows beyond
+// MaxHeld is let go and its usage stays in it. Comments before an event are never held. With Whole a stream that breaks
+// off does so between two events, and an error event behind it is not taken for the rest of one.
 //
 // What is taken out with Options.Strip: an event with a usage and an empty list of choices, whole; from an event with
 // choices, the usage member alone. A null usage stays: it names nothing. Messages and Responses always show their
@@ -32,11 +33,13 @@
 //
 //	I1. What is handed on, and what is learned, does not depend on where the reads were cut (TestCutsDoNotMatter,
 //	    FuzzTap).
-//	I2. Without Strip the bytes handed on are the bytes fed, in the same call (TestNothingHeldWithoutStrip, FuzzTap).
+//	I2. Without Strip the bytes handed on are the bytes fed, without Whole in the same call (TestNothingHeldWithoutStrip,
+//	    FuzzTap).
 //	I3. With Strip every byte outside what is taken out is the engine's, and what is left parses to the same events
 //	    (TestStrip, FuzzTap).
 //	I4. The last usage that is not null and can be believed counts, wherever it stands, once (TestUsage, TestMessages,
 //	    TestResponses, TestRecordedStreams).
 //	I5. Memory is bounded by 2·MaxHeld + 2·MaxUsage + 3·MaxError + 2·maxShape, whatever the lines' length (TestLongLines).
 //	I6. The comparison with the last chunk learns exactly what walking learns (TestShapesChangeNothing, FuzzTap).
+//	I7. With Whole what was handed on ends between two events, but for one that outgrew MaxHeld (TestWholeEvents).
 package sse

@@ -27,7 +27,7 @@ func FuzzTap(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stream []byte, a, b uint16, shape uint8) {
 		x, y := int(a)%(len(stream)+1), int(b)%(len(stream)+1)
-		for _, o := range []sse.Options{{}, {Strip: true}, {Shape: protocol.Shape(shape % 3)}} {
+		for _, o := range []sse.Options{{}, {Strip: true}, {Whole: true}, {Shape: protocol.Shape(shape % 3)}} {
 			whole, wholeEnd := run(o, stream)
 			each := make([]int, 0, len(stream))
 			for i := range stream {

@@ -60,6 +60,7 @@ func (t *Tap) learn() strip {
 		if !t.seen.Failed && w.failureWhole {
 			t.seen.ErrorBody = append([]byte(nil), w.failure...)
 		}
+		t.seen.Fruitless = t.seen.Fruitless || t.seen.Events == t.seen.Waiting+1
 		t.seen.Failed = true
 	}
 	if w.kind == kindWaiting {

@@ -14,6 +14,7 @@ const MaxHeld = 16 << 10
 type Options struct {
 	Shape   protocol.Shape
 	Strip   bool // the client did not ask for usage; chat and completions only, the others always show it
+	Whole   bool // an event is handed on when its end is there, unless it outgrows MaxHeld
 	Choices int  // answers asked for; 0 = 1
 }
 
@@ -51,6 +52,7 @@ type End struct {
 	Finishes  int            // finish reasons that are not null: one for each choice that came to its end
 	Failed    bool           // an event carried an error that is not null, or said it is one
 	ErrorBody []byte         // the first such error, a JSON value of at most MaxError bytes; nil if none or larger
+	Fruitless bool           // Failed, and nothing of an answer came before
 
 	ResponseID string // the first id of a Responses object of at most protocol.MaxID bytes; empty if none
 
@@ -262,7 +264,7 @@ func (t *Tap) reset() {
 // keep ends the chunk: what is undecided is held, everything else handed on.
 func (t *Tap) keep(w *window) {
 	n := len(w.chunk)
-	if !t.strips() || t.gone || w.from == n {
+	if !t.strips() && !t.opt.Whole || t.gone || w.from == n {
 		w.hand(n)
 		return
 	}

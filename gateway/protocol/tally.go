@@ -134,7 +134,7 @@ func (t *Tally) iterations(c *lex.Cursor) (believed bool) {
 		t.compaction.Prompt += u.Prompt
 		t.compaction.Cached += u.Cached
 		t.compaction.Completion += u.Completion
-		believed = ok && believed && t.compaction.Prompt <= MaxUsage && t.compaction.Completion <= MaxUsage
+		believed = ok && believed
 	}
 	return believed
 }

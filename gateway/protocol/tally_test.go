@@ -25,6 +25,7 @@ func TestTally(t *testing.T) { // I3, I4
 		{"start and whole delta", []string{`{"input_tokens":9,"output_tokens":1}`, `{"input_tokens":4,"cache_read_input_tokens":5,"output_tokens":3}`}, protocol.Usage{Prompt: 9, Cached: 5, Completion: 3}},
 		{"a null changes nothing", []string{`{"input_tokens":9,"output_tokens":1}`, `{"input_tokens":null,"output_tokens":3}`}, protocol.Usage{Prompt: 9, Completion: 3}},
 		{"compaction", []string{`{"input_tokens":100,"cache_read_input_tokens":55096,"output_tokens":7}`, `{` + compaction + `}`}, protocol.Usage{Prompt: 55377, Cached: 55096, Completion: 91}},
+		{"compaction told twice", []string{`{` + compaction + `}`, `{` + compaction + `}`}, protocol.Usage{Prompt: 55377, Cached: 55096, Completion: 91}},
 		{"iterations without one", []string{`{"input_tokens":9,"output_tokens":3,"iterations":[null,1,{"type":"message","input_tokens":9,"output_tokens":3}]}`}, protocol.Usage{Prompt: 9, Completion: 3}},
 		{"not believed", []string{`{"input_tokens":9,"output_tokens":1}`, `{"input_tokens":3,"output_tokens":-1}`}, protocol.Usage{Prompt: 9, Completion: 1}},
 		{"an unbelievable compaction", []string{`{"input_tokens":9,"output_tokens":1}`, `{"output_tokens":2,"iterations":[{"type":"compaction","input_tokens":-1}]}`}, protocol.Usage{Prompt: 9, Completion: 1}},

@@ -116,7 +116,7 @@ func (t *Tap) learnResponse() {
 		return
 	}
 	t.seen.Done = t.seen.Done || w.kind == kindEnd
-	if w.usageIn == wordResponse {
+	if w.usageIn != wordNone {
 		t.takeUsage()
 	}
 }
@@ -128,12 +128,12 @@ func (t *Tap) learnMessage() {
 	switch w.kind {
 	case kindStart:
 		t.tally = protocol.Tally{}
-		if t.addUsage(wordMessage) {
+		if t.addUsage() {
 			t.seen.Opening, _ = t.tally.Usage()
 		}
 	case kindDelta:
 		var own protocol.Tally
-		if !t.addUsage(wordNone) || !own.Add(w.usage) || !own.Completed() {
+		if !t.addUsage() || !own.Add(w.usage) || !own.Completed() {
 			return
 		}
 		if u, ok := t.tally.Usage(); ok {
@@ -144,10 +144,10 @@ func (t *Tap) learnMessage() {
 	}
 }
 
-// addUsage merges the usage at the top of the event or in the member of that name.
-func (t *Tap) addUsage(in word) bool {
+// addUsage merges the usage of the event, which stands in the message or, in older engines' message_start, beside it.
+func (t *Tap) addUsage() bool {
 	w := &t.walk
-	return w.usageIn != wordNone && (w.usageIn == wordUsage || w.usageIn == in) && w.usageWhole && t.tally.Add(w.usage)
+	return w.usageIn != wordNone && w.usageWhole && t.tally.Add(w.usage)
 }
 
 // takeUsage takes the event's usage as the last word if it can be believed. // I4
@@ -190,8 +190,7 @@ type shape struct {
 // remember keeps the shape of the event that was just walked, if it shows nothing but one text.
 func (t *Tap) remember(event []byte) {
 	w := &t.walk
-	if !w.whole() || w.texts != 1 || w.finishes > 0 || w.failed || w.usageIn != wordNone || w.kind != kindOther ||
-		t.isError || t.isDone() {
+	if !w.whole() || w.texts != 1 || w.finishes > 0 || w.failed || w.usageIn != wordNone || w.kind != kindOther || t.isDone() {
 		return
 	}
 	if event[0] == byteOrder[0] { // only there at the start of a stream

@@ -44,6 +44,7 @@ func TestErrors(t *testing.T) {
 		"number":  {"data: {\"error\":500}\n\n", ``},
 		"old":     {"data: {\"object\":\"error\",\"message\":\"no\"}\n\n", ``},
 		"named":   {"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n", `{"type":"x"}`},
+		"by name": {"event:error\r\ndata: {\"message\":\"no\"}\r\n\r\n", ``},
 		"first":   {"data: {\"error\":{\"n\":1}}\n\ndata: {\"error\":{\"n\":2}}\n\n", `{"n":1}`},
 		"too big": {"data: {\"error\":{\"m\":\"" + strings.Repeat("x", sse.MaxError) + "\"}}\n\n", ``},
 	} {
@@ -54,6 +55,11 @@ func TestErrors(t *testing.T) {
 	}
 	if _, end := run(sse.Options{}, []byte(chunk(delta(`{\"error\":1}`), `,"error":null`))); end.Failed {
 		t.Error("a null error is none")
+	}
+	for _, s := range []string{"event: error\n\n" + abc, "event:  error\n" + abc, "event: errors\n" + abc, "event:erro\n" + abc, "events: error\n" + abc, " event: error\n" + abc, "devent: error\n" + abc, "event: error"} {
+		if _, end := run(sse.Options{}, []byte(s)); end.Failed {
+			t.Errorf("no event of that name: %q", s)
+		}
 	}
 }
 

@@ -55,6 +55,8 @@ func TestMessages(t *testing.T) {
 			"21/0/7", "21/0/0", true},
 		"running": {start(`"input_tokens":9`) + named("message_delta", `,"delta":{"stop_reason":null},"usage":{"output_tokens":3}`) + messageDelta(`"output_tokens":5`) + stop,
 			"9/0/5", "9/0/0", true},
+		"usage of something else": {start(`"input_tokens":9`) + named("message_delta", `,"delta":{"usage":{"output_tokens":8}}`) + messageDelta(`"output_tokens":5`) + named("message_delta", `,"delta":{"usage":{"output_tokens":8}}`) + stop,
+			"9/0/5", "9/0/0", true},
 		"zero is a figure":     {start(`"input_tokens":9,"output_tokens":4`) + messageDelta(`"output_tokens":0`) + stop, "9/0/0", "9/0/4", true},
 		"begun twice":          {start(`"input_tokens":9,"cache_read_input_tokens":5`) + start(`"input_tokens":9`) + messageDelta(`"output_tokens":5`) + stop, "9/0/5", "9/0/0", true},
 		"cut":                  {start(`"input_tokens":9,"output_tokens":1`) + textDelta("a"), "none", "9/0/1", false},
@@ -81,6 +83,17 @@ func TestMessages(t *testing.T) {
 		if show(end.Usage) != c.usage || show(end.Opening) != c.opening || end.Finished() != c.finished {
 			t.Errorf("%s: %+v", name, end)
 		}
+	}
+}
+
+func TestTextOfMessages(t *testing.T) {
+	stream := start(`"input_tokens":1`) + named("content_block_start", `,"content_block":{"type":"text","text":"ab"}`) +
+		named("content_block_start", `,"content_block":{"type":"tool_use","id":"t","name":"get","input":{"text":"no"}}`) +
+		named("content_block_start", `,"content_block":{"type":"web_search_tool_result","content":[{"type":"x","text":"what a server found"}]}`) +
+		textDelta("cd") + named("content_block_delta", `,"delta":{"type":"input_json_delta","partial_json":"{}"}`) +
+		named("content_block_delta", `,"delta":{"type":"thinking_delta","thinking":"efg"}`) + named("content_block_delta", `,"delta":{"type":"signature_delta","signature":"no"}`)
+	if _, end := run(messages, []byte(stream)); end.Texts != 5 || end.TextBytes != 2+3+2+2+3 {
+		t.Errorf("%+v", end)
 	}
 }
 

@@ -244,7 +244,7 @@ func (w *walker) endValue(b []byte, i, off int) {
 		return
 	}
 	w.keep(b[:i+1])
-	if w.capture == wordUsage && w.depth == 1 {
+	if w.capture == wordUsage {
 		w.cutTo = off + i + 1
 	}
 	w.capture = wordNone

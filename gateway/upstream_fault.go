@@ -77,6 +77,8 @@ var (
 	errUpstreamBad = errors.New("bad response from engine")
 	// errUpstreamSilent: the silence clock or the instant of SetReadBy passed.
 	errUpstreamSilent = errors.New("engine fell silent")
+	// errUpstreamQuiet is no end: the wake of SetWake.
+	errUpstreamQuiet = errors.New("engine is quiet")
 	// errUpstreamAborted: Abort was called or the call's context ended.
 	errUpstreamAborted = errors.New("call aborted")
 )

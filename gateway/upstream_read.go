@@ -11,6 +11,9 @@ func (r *upstreamReply) fill() {
 	buf := r.buffer()
 	n, err := r.conn.read(buf)
 	r.full, r.short = n == len(buf), n <= engineSmall/2
+	if r.waiting = n == 0 && engineIsDeadline(err) && r.early(time.Now()); r.waiting {
+		return
+	}
 	switch {
 	case n > 0:
 		r.raw = buf[:n] // an error that came with it comes again
@@ -52,10 +55,33 @@ func (r *upstreamReply) smallRoom() int {
 // arm sets the read deadline for the next read.
 func (r *upstreamReply) arm() {
 	var now time.Time
-	if r.silence > 0 {
+	wait := r.silence
+	if r.silence > 0 || r.wake > 0 {
 		now = time.Now()
+		if !r.waiting {
+			r.since = now
+		}
+		wait = engineWait(r.silence, now.Sub(r.since), r.wake)
 	}
-	r.conn.setReadBy(engineReadBy(now, r.conn.readBy, r.silence, r.readBy))
+	r.conn.setReadBy(engineReadBy(now, r.conn.readBy, wait, r.readBy))
+}
+
+// early reports whether a deadline that has passed was no more than a wake.
+func (r *upstreamReply) early(now time.Time) bool {
+	return r.wake > 0 && (r.silence <= 0 || now.Sub(r.since) < r.silence) && (r.readBy.IsZero() || now.Before(r.readBy))
+}
+
+// engineWait is how long the next read may wait: until the next wake or for what is left of the silence allowed, whichever
+// is shorter. 0 = for ever.
+func engineWait(silence, passed, wake time.Duration) time.Duration {
+	if silence <= 0 {
+		return wake
+	}
+	left := max(silence-passed, time.Millisecond)
+	if wake > 0 && wake < left {
+		return wake
+	}
+	return left
 }
 
 // engineReadBy chooses a read deadline from the one now armed, the silence allowed from now on (0 = any) and the last

@@ -38,7 +38,10 @@ type upstreamReply struct {
 	err     error              // how the body ended
 
 	silence time.Duration // 0 = none
+	wake    time.Duration // 0 = none
 	readBy  time.Time     // zero = none
+	since   time.Time     // from when silence counts: the start of the wait that goes on
+	waiting bool          // the last read was woken: the wait goes on
 
 	mu       sync.Mutex
 	conn     *engineConn
@@ -84,6 +87,10 @@ func (r *upstreamReply) ContentLength() int64 { return r.head.contentLength }
 // that the socket's timer is not moved for every token. 0 stops it. It holds from the next read on.
 func (r *upstreamReply) SetSilence(d time.Duration) { r.silence = d }
 
+// SetWake interrupts a wait for bytes every d with errUpstreamQuiet, which does not stay: the next read waits on, and the
+// silence clock and the last instant count through. A wake is up to d/8 late. 0 stops it; it holds from the next read on.
+func (r *upstreamReply) SetWake(d time.Duration) { r.wake = d }
+
 // SetReadBy sets a last instant for reads, beside the silence clock. Zero = none. It holds from the next read on.
 func (r *upstreamReply) SetReadBy(t time.Time) { r.readBy = t }
 
@@ -98,7 +105,9 @@ func (r *upstreamReply) Next() ([]byte, error) {
 	}
 	for r.err == nil {
 		if len(r.raw) == 0 {
-			r.fill()
+			if r.fill(); r.waiting {
+				return nil, errUpstreamQuiet
+			}
 			continue
 		}
 		data, used, err := r.body.decode(r.raw)

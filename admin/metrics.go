@@ -159,7 +159,8 @@ func routeLabel(route string) string {
 var routes = map[string]bool{
 	"/v1/chat/completions": true, "/v1/completions": true, "/v1/responses": true, "/v1/messages": true,
 	"/v1/embeddings": true, "/v1/rerank": true, "/v1/score": true, "/v1/audio/transcriptions": true,
-	"/v1/audio/translations": true, "/v1/models": true, "/tokenize": true, "/detokenize": true,
+	"/v1/audio/translations": true, "/v1/models": true, "/v1/models/{id}": true, "/v1/responses/{id}": true,
+	"/v1/responses/{id}/cancel": true, "/tokenize": true, "/detokenize": true,
 }
 
 // backends counts backends when it is asked, so that a pool that is gone leaves no series behind.

@@ -12,6 +12,7 @@ type fakeHead map[string][]string
 func (h fakeHead) Context() context.Context    { return context.Background() }
 func (h fakeHead) Method() string              { return "POST" }
 func (h fakeHead) Path() string                { return "/v1/chat/completions" }
+func (h fakeHead) Query() string               { return "" }
 func (h fakeHead) Header(name string) []string { return h[name] }
 func (h fakeHead) RemoteIP() string            { return "127.0.0.1" }
 

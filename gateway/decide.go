@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -42,6 +43,7 @@ func (r *request) decide() *refusal {
 		admitted = r.declareAdmission()
 	}
 	cached := r.declareCache()
+	holder := r.declarePrevious()
 	placed := r.declarePlacement()
 
 	if seen {
@@ -51,6 +53,12 @@ func (r *request) decide() *refusal {
 	}
 	if r.hit = r.cached(cached); r.hit != nil {
 		return nil
+	}
+	if r.scan.Previous != "" && placed == nil { // one more wait: this replica does not remember the response
+		if no := r.findHolder(holder, r.scan.Previous, "previous_response_id"); no != nil {
+			return no
+		}
+		placed = r.declarePlacement()
 	}
 	return r.placedBy(placed)
 }
@@ -106,26 +114,40 @@ func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 		Model:        r.model.Name,
 		Route:        r.record.Route,
 		Known:        r.known,
-		Priced:       r.model.Priced,
+		Priced:       r.model.Priced || r.route.free,
 		Stream:       r.scan.Stream,
 		EndUser:      r.scan.User,
 		PromptTokens: r.promptEstimate(),
 		OutputCap:    declared,
-		OutputUsual:  usualOutputTokens * r.choices(),
-		HoldNUSD:     r.model.HoldNUSD(r.scan.PromptBytes+r.model.TemplateTokens, bound),
+		OutputUsual:  r.usualOutput(),
+		HoldNUSD:     r.hold(bound),
 	})
 }
 
-// outputBound is the most tokens the answers may have together: the client's cap, else the catalogue's per choice.
+// hold is the money set aside: the prompt at its bound and the answers at theirs.
+func (r *request) hold(output int64) int64 {
+	if r.route.free {
+		return 0
+	}
+	return r.model.HoldNUSD(r.scan.PromptBytes+r.model.TemplateTokens, output)
+}
+
+// outputBound is the most tokens the answers may have together: the client's cap, else the route's or the catalogue's per
+// choice.
 func (r *request) outputBound() (total, perChoice int64) {
 	if total, declared, _ := r.scan.OutputCap(); declared {
 		return total, 0
 	}
-	perChoice = r.model.MaxOutputTokens
-	if perChoice == 0 {
-		perChoice = defaultOutputTokens
-	}
+	perChoice = cmp.Or(r.scan.DefaultCap(), r.model.MaxOutputTokens, defaultOutputTokens)
 	return perChoice * r.choices(), perChoice
+}
+
+// usualOutput is how long the answers would be before anything was learned.
+func (r *request) usualOutput() int64 {
+	if !r.route.kind.Generates() {
+		return 0
+	}
+	return usualOutputTokens * r.choices()
 }
 
 func (r *request) choices() int64 {
@@ -134,6 +156,9 @@ func (r *request) choices() int64 {
 }
 
 func (r *request) promptEstimate() int64 {
+	if r.route.free {
+		return 0
+	}
 	return max(1, r.scan.PromptBytes/bytesPerToken)
 }
 
@@ -166,7 +191,7 @@ func (r *request) withoutRedis(err error) *refusal {
 
 // declareCache declares the read of a stored answer, for the requests the model's catalogue entry lets be cached.
 func (r *request) declareCache() *pipeline.Handle[*coordinator.Answer] {
-	if r.model.Cache.TTL <= 0 || r.scan.Stream {
+	if !r.route.cache || r.model.Cache.TTL <= 0 || r.scan.Stream {
 		return nil
 	}
 	if r.hash = cacheHash(r.body, r.hint.Team, r.scan.User, r.record.Route, r.model.Name); r.hash == "" {
@@ -192,16 +217,18 @@ func (r *request) cached(h *pipeline.Handle[*coordinator.Answer]) *coordinator.A
 	return entry
 }
 
-// declarePlacement asks for a slot on one of the backends that could serve the request now.
+// declarePlacement asks for a slot on one of the backends that could serve the request now: on the holder of the response
+// it continues, if it continues one. nil: on none.
 func (r *request) declarePlacement() *pipeline.Handle[coordinator.Place] {
-	if !r.known {
+	pool, served := r.g.deps.Cluster.Pool(r.model.Pool)
+	switch {
+	case !r.known || !served:
 		return nil
+	case r.scan.Previous == "":
+		r.backends = pool.CandidatesFor(r.model.Name, r.affinity(), cluster.MaxCandidates)
+	case r.holder != nil && r.holder.Usable():
+		r.backends = []*cluster.Backend{r.holder}
 	}
-	pool, ok := r.g.deps.Cluster.Pool(r.model.Pool)
-	if !ok {
-		return nil
-	}
-	r.backends = pool.CandidatesFor(r.model.Name, r.affinity(), cluster.MaxCandidates)
 	return r.askFor(1, "")
 }
 
@@ -220,7 +247,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		Pool:       r.model.Pool,
 		Tenant:     r.key.tenant,
 		Model:      r.model.Name,
-		MU:         r.units(r.promptEstimate(), 0, usualOutputTokens*r.choices()),
+		MU:         r.units(r.promptEstimate(), 0, r.usualOutput()),
 		Candidates: candidates,
 		Not:        not,
 		Wait:       true,
@@ -277,15 +304,21 @@ func (r *request) queue() *refusal {
 	return refusalOf(protocol.QueueFull()) // waited as long as may be
 }
 
-// affinity is the same for requests that begin alike, so that they meet the same warm prefix: the model and the first
-// message.
+// maxAffinity is how much of a prompt's beginning is looked at where it is not a message, in bytes: prompts that differ
+// early share little, and those that share so much share a home.
+const maxAffinity = 2 << 10
+
+// affinity is the same for requests that begin alike, so that they meet the same warm prefix: the model, and the system
+// prompt, first message or beginning of the prompt.
 func (r *request) affinity() uint64 {
-	h := xxh3.HashString(r.model.Name)
-	from, to := r.scan.MessagesAt.From, r.scan.FirstMessageEnd
-	if to == 0 {
-		from, to = 0, min(len(r.body), 2048)
+	at := r.scan.Opening()
+	if r.scan.FirstMessageEnd == 0 {
+		at.To = min(at.To, at.From+maxAffinity)
 	}
-	return xxh3.HashSeed(r.body[from:to], h)
+	if !at.Present() {
+		at.To = min(len(r.body), maxAffinity)
+	}
+	return xxh3.HashSeed(r.body[at.From:at.To], xxh3.HashString(r.model.Name))
 }
 
 // units is the load of so many tokens in thousandths of a model unit.

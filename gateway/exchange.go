@@ -18,6 +18,8 @@ type head interface {
 	Method() string
 	// Path is the path as sent, without the query: not decoded, not cleaned.
 	Path() string
+	// Query is what follows the path's question mark, as sent.
+	Query() string
 	// Header returns all values of a field, in the order they were sent; name is in canonical form.
 	Header(name string) []string
 	// RemoteIP is the peer's address without its port.

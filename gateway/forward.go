@@ -70,7 +70,7 @@ func (r *request) placeAgain(not string) *refusal {
 
 // attempt sends the request to the backend placement chose and relays its answer.
 func (r *request) attempt() attemptEnd {
-	if r.g.deps.Placement.Stale() { // the fleet may have given the slot to somebody else
+	if r.placed && r.g.deps.Placement.Stale() { // the fleet may have given the slot to somebody else
 		if no := r.placeAgain(""); no != nil {
 			return attemptEnd{final, no}
 		}
@@ -115,7 +115,7 @@ func (r *request) find(id string) *cluster.Backend {
 }
 
 // passed are the client's fields an engine may see; everything else stays here, credentials above all.
-var passed = [...]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}
+var passed = [...]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate", "Anthropic-Version", "Anthropic-Beta"}
 
 // call is the request as the engine gets it: the client's bytes with a few values spliced in, and headers of our own.
 func (r *request) call(b *cluster.Backend) upstreamCall {
@@ -136,7 +136,7 @@ func (r *request) call(b *cluster.Backend) upstreamCall {
 		Scheme:  b.Scheme,
 		Host:    b.Host,
 		Method:  r.route.method,
-		Path:    b.BasePath + r.record.Route,
+		Path:    b.BasePath + r.target(),
 		Header:  append(header, headerField{"X-Request-Id", id}),
 		Body:    parts,
 		BodyLen: length,

@@ -93,6 +93,11 @@ func (x *httpExchange) Path() string {
 	return path
 }
 
+func (x *httpExchange) Query() string {
+	_, query, _ := strings.Cut(x.r.RequestURI, "?")
+	return query
+}
+
 func (x *httpExchange) RemoteIP() string {
 	host, _, err := net.SplitHostPort(x.r.RemoteAddr)
 	if err != nil {

@@ -11,6 +11,7 @@
 //	I6. Bytes that need no change pass unchanged, both ways.
 //	I7. Towards an engine: a request is generated at most once, a cut is never a clean end, and a connection that was
 //	    aborted or holds surplus bytes is never used again.
+//	I8. A response an engine keeps is reached by the tenant that made it, and by nobody else.
 package gateway
 
 import (
@@ -59,6 +60,15 @@ type Cache interface {
 	Write(p *pipeline.Post, tenant, hash string, e coordinator.Answer, ttl time.Duration)
 }
 
+// Responses remembers which backend holds a Responses object.
+type Responses interface {
+	// Known is the backend this replica remembers.
+	Known(tenant, id string) (backend string, known bool)
+	// Find declares the look-up in what the fleet remembers; "" is nobody.
+	Find(b *pipeline.Batch, tenant, id string) *pipeline.Handle[string]
+	Keep(p *pipeline.Post, tenant, id, backend string)
+}
+
 // Config is what the data plane is told.
 type Config struct {
 	Replica           string
@@ -79,6 +89,7 @@ type Deps struct {
 	Ledger    Ledger
 	Placement Placement
 	Cache     Cache
+	Responses Responses
 	Cluster   *cluster.Cluster
 	Catalogue *catalogue.Store
 	Pipeline  *pipeline.Pipeline

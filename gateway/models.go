@@ -7,33 +7,96 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/coordinator"
+	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/pipeline"
 )
 
 // listModels answers /v1/models: the models this key may use, by public name. It counts as no request.
 func (r *request) listModels() {
-	started := time.Now()
-	tenant := r.key.tenant
-	if hint, seen := r.g.deps.Ledger.Seen(r.key.hash); seen {
-		tenant = hint.Tenant
-	} else if alias, err := r.g.deps.Ledger.Alias(r.batch, r.key.hash).Wait(r.ctx); err == nil && alias != "" {
-		tenant = alias
-	}
-	if tenant == "" {
-		r.refuse(unauthorized())
+	allowed, no := r.recognise(nil)
+	if no != nil {
+		r.refuse(no)
 		return
 	}
-	allowed, err := r.g.deps.Ledger.Models(r.batch, tenant, r.key.hash).Wait(r.ctx)
-	r.redis = time.Since(started)
+	list := modelList{Object: "list", Data: []modelObject{}}
+	for _, name := range r.modelNames() {
+		if mayUse(allowed.Lists, name) {
+			list.Data = append(list.Data, modelOf(name))
+		}
+	}
+	r.answerJSON(list)
+}
+
+// showModel answers /v1/models/{id}. An alias shows its target. It counts as no request.
+func (r *request) showModel() {
+	allowed, no := r.recognise(nil)
+	if no != nil {
+		r.refuse(no)
+		return
+	}
+	name := r.id
+	if target, listed := r.g.deps.Catalogue.Current().Resolve(name); listed {
+		name = target.Name
+	}
+	_, known := slices.BinarySearch(r.modelNames(), name)
+	switch {
+	case !mayUse(allowed.Lists, name):
+		r.refuse(refusalOf(protocol.ModelNotAllowed(bounded(r.id))))
+	case !known:
+		r.refuse(refusalOf(protocol.ModelNotFound(bounded(r.id))))
+	default:
+		r.answerJSON(modelOf(name))
+	}
+}
+
+// recognise finds whose key it is without counting a request. What the route needs besides is declared by also, which may
+// be nil, in the same flush and once r.key.tenant is set: a second time if the key turns out to be another tenant's.
+func (r *request) recognise(also func()) (coordinator.Allowed, *refusal) {
+	started := time.Now()
+	defer func() { r.redis += time.Since(started) }()
+	declare := func() *pipeline.Handle[coordinator.Allowed] {
+		if also != nil {
+			also()
+		}
+		return r.g.deps.Ledger.Models(r.batch, r.key.tenant, r.key.hash)
+	}
+	if hint, seen := r.g.deps.Ledger.Seen(r.key.hash); seen {
+		r.key.tenant = hint.Tenant
+		return r.recognised(declare())
+	}
+	alias := r.g.deps.Ledger.Alias(r.batch, r.key.hash)
+	var asShaped *pipeline.Handle[coordinator.Allowed]
+	if r.key.tenant != "" {
+		asShaped = declare()
+	}
+	tenant, err := alias.Wait(r.ctx)
+	switch {
+	case err != nil && asShaped == nil:
+		return coordinator.Allowed{}, r.withoutRedis(err)
+	case err == nil && tenant != "" && tenant != r.key.tenant: // an imported key of any shape; the alias wins
+		r.key.tenant = tenant
+		return r.recognised(declare())
+	case asShaped == nil:
+		return coordinator.Allowed{}, unauthorized()
+	}
+	return r.recognised(asShaped)
+}
+
+func (r *request) recognised(h *pipeline.Handle[coordinator.Allowed]) (coordinator.Allowed, *refusal) {
+	allowed, err := h.Wait(r.ctx)
 	switch {
 	case err != nil:
-		r.refuse(r.withoutRedis(err))
-		return
+		return allowed, r.withoutRedis(err)
 	case allowed.Verdict != coordinator.Admitted:
-		r.refuse(refusalOfVerdict(coordinator.Admission{Verdict: allowed.Verdict}, ""))
-		return
+		return allowed, refusalOfVerdict(coordinator.Admission{Verdict: allowed.Verdict}, "")
 	}
-	r.record.Tenant, r.record.KeyID, r.record.Team, r.record.User = tenant, allowed.KeyID, allowed.Team, allowed.User
-	body := modelList(r.modelNames(), allowed)
+	r.record.Tenant, r.record.KeyID, r.record.Team, r.record.User = r.key.tenant, allowed.KeyID, allowed.Team, allowed.User
+	return allowed, nil
+}
+
+// answerJSON answers with what the gateway itself knows.
+func (r *request) answerJSON(v any) {
+	body, _ := json.Marshal(v) // strings and numbers only
 	r.record.ResponseBytes = int64(len(body))
 	r.record.Status = 200
 	r.begun = true
@@ -43,31 +106,28 @@ func (r *request) listModels() {
 	}
 }
 
-// modelNames is every public name: the catalogue's, and what is served without an entry there.
+// modelObject is a model as clients see it.
+type modelObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+type modelList struct {
+	Object string        `json:"object"`
+	Data   []modelObject `json:"data"`
+}
+
+func modelOf(name string) modelObject {
+	return modelObject{ID: name, Object: "model", OwnedBy: "headgate"}
+}
+
+// modelNames is every public name, sorted: the catalogue's, and what is served without an entry there.
 func (r *request) modelNames() []string {
 	names := append(r.g.deps.Catalogue.Current().Names(), r.g.deps.Cluster.Models()...)
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func modelList(names []string, allowed coordinator.Allowed) []byte {
-	type model struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"`
-		OwnedBy string `json:"owned_by"`
-	}
-	list := struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{Object: "list", Data: []model{}}
-	for _, name := range names {
-		if mayUse(allowed.Lists, name) {
-			list.Data = append(list.Data, model{ID: name, Object: "model", OwnedBy: "headgate"})
-		}
-	}
-	body, _ := json.Marshal(list) // strings and numbers only
-	return body
 }
 
 // mayUse is true when every list names the model; admit.lua decides the same for a request.

@@ -23,9 +23,14 @@ func refusalOf(e protocol.Error, fields ...headerField) *refusal {
 	return &refusal{Error: e, fields: fields}
 }
 
-// refuse answers with an error body.
-func refuse(x reply, e protocol.Error, fields []headerField) {
-	body := protocol.AppendBody(nil, e)
+// refuse answers with an error body, in the shape the clients of the path read.
+func refuse(x exchange, e protocol.Error, fields []headerField) {
+	var body []byte
+	if shapeOf(x.Path()) == protocol.MessagesShape {
+		body = protocol.AppendMessagesBody(nil, e)
+	} else {
+		body = protocol.AppendBody(nil, e)
+	}
 	x.Begin(e.Status, append(fields, headerField{"Content-Type", "application/json"}), int64(len(body)))
 	_ = x.Write(body)
 }

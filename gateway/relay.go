@@ -12,7 +12,6 @@ import (
 	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
-	"github.com/headgate/headgate/gateway/protocol/scan"
 	"github.com/headgate/headgate/gateway/protocol/sse"
 )
 
@@ -53,6 +52,7 @@ func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptE
 				return r.afterFirstError(tap.Seen())
 			}
 			r.firstAt = r.lastAt
+			r.keepResponse(tap.Seen().ResponseID)
 			r.beginAnswer(reply.Status, r.answerFields(string(reply.ContentType()), string(reply.Get("content-encoding"))), -1)
 			out(held)
 			reply.SetReadBy(time.Time{})
@@ -68,14 +68,7 @@ func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptE
 
 // streamOptions says how the stream is to be read.
 func (r *request) streamOptions() sse.Options {
-	o := sse.Options{Strip: !r.scan.IncludeUsage, Choices: int(min(r.scan.N*r.scan.Prompts, 1<<20))}
-	switch r.route.kind {
-	case scan.Responses:
-		o.Shape = protocol.ResponsesShape
-	case scan.Messages:
-		o.Shape = protocol.MessagesShape
-	}
-	return o
+	return sse.Options{Shape: r.route.shape, Strip: !r.scan.IncludeUsage, Choices: int(min(r.scan.N*r.scan.Prompts, 1<<20))}
 }
 
 // afterFirstError: a stream whose first event is an error has shown nothing of an answer.
@@ -163,6 +156,9 @@ func (r *request) relayWhole(b *cluster.Backend, reply *upstreamReply) attemptEn
 			fields = append(fields, headerField{"Retry-After", string(v)})
 		}
 	}
+	if reply.Status < 300 && r.route.kept {
+		r.keepResponse(protocol.ResponseIDOf(answer))
+	}
 	r.beginAnswer(reply.Status, fields, length)
 	present := r.write(reply, answer)
 	for more := answer; err == nil && present; {
@@ -206,12 +202,24 @@ func (r *request) wholeUsage(answer []byte, encoding string, err error) {
 		return
 	}
 	if !known {
-		usage = protocol.Usage{Prompt: r.promptEstimate(), Completion: (int64(len(answer)) + bytesPerToken - 1) / bytesPerToken, Source: protocol.Estimated}
+		usage = r.wholeEstimate(answer)
 	}
 	r.usage = usage
 	if known && r.hash != "" && r.record.Outcome == coordinator.OutcomeOK && cacheable(answer, r.model.Cache.MaxBytes) {
 		r.store = answer
 	}
+}
+
+// wholeEstimate is the usage of an answer that tells none: of its length, where it consists of tokens. Where it does not
+// (older engines rank without prompt_tokens) the total is the prompt's.
+func (r *request) wholeEstimate(answer []byte) protocol.Usage {
+	u := protocol.Usage{Prompt: r.promptEstimate(), Source: protocol.Estimated}
+	if r.route.kind.Generates() {
+		u.Completion = (int64(len(answer)) + bytesPerToken - 1) / bytesPerToken
+	} else if total, told := protocol.TotalOf(answer); told {
+		u.Prompt, u.Source = total, protocol.Backend
+	}
+	return u
 }
 
 func hasError(answer []byte) bool {

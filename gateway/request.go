@@ -22,18 +22,18 @@ func (g *Gateway) serve(x exchange) {
 	defer g.enter()()
 	r := g.begin(x)
 	defer r.end() // settles, gives back, writes the usage record: whatever happened
-	route, known := routes[x.Path()]
-	if !known || x.Method() != route.method {
-		r.refuse(refusalOf(protocol.RouteNotFound(x.Method(), x.Path())))
+	route, id, known := routeOf(x.Method(), x.Path())
+	if !known {
+		r.refuse(refusalOf(protocol.RouteNotFound(x.Method(), bounded(x.Path()))))
 		return
 	}
-	r.route = route
+	r.route, r.id, r.record.Route = *route, id, route.path
 	if no := r.identify(); no != nil { // whose key, in form only
 		r.refuse(no)
 		return
 	}
-	if route.list {
-		r.listModels()
+	if route.own != nil { // models, and what an engine keeps
+		route.own(r)
 		return
 	}
 	if no := r.vet(); no != nil { // only for a client that waits to be told to send the body
@@ -59,18 +59,6 @@ func (g *Gateway) serve(x exchange) {
 	r.forward() // attempts, until one answers or nothing is left to try
 }
 
-// route is what a public path asks for.
-type route struct {
-	method string
-	kind   scan.Route
-	list   bool // /v1/models
-}
-
-var routes = map[string]route{
-	"/v1/chat/completions": {method: "POST", kind: scan.Chat},
-	"/v1/models":           {method: "GET", list: true},
-}
-
 // request is one client request on its way through the stages. One goroutine owns it.
 type request struct {
 	g      *Gateway
@@ -81,6 +69,7 @@ type request struct {
 	start  time.Time
 
 	route route
+	id    string // the one in the path; "" where the route has none
 	key   credential
 	hint  coordinator.Hint // what was remembered of the key; it never allows or refuses
 	body  []byte           // lent by g.prompts; nil once given back
@@ -98,6 +87,8 @@ type request struct {
 	place     coordinator.Place
 	backends  []*cluster.Backend // candidates in order of preference
 	backend   *cluster.Backend   // of the running attempt
+	holder    *cluster.Backend   // the only one that can serve it; nil: any of the pool
+	response  string             // id of the Responses object that is being answered; "" until it is known
 
 	usage      protocol.Usage
 	served     bool // the model's work reached the client or was made for it: it is charged
@@ -122,7 +113,7 @@ func (g *Gateway) begin(x exchange) *request {
 		Time:        r.start,
 		RID:         hex.EncodeToString(id[:]),
 		Replica:     g.cfg.Replica,
-		Route:       x.Path(),
+		Route:       bounded(x.Path()), // until it is known
 		Cache:       coordinator.CacheOff,
 		UsageSource: protocol.None.String(),
 		Outcome:     coordinator.OutcomeOK,
@@ -153,7 +144,7 @@ func (r *request) read() *refusal {
 	}
 	r.body = body
 	r.record.RequestBytes = int64(len(body))
-	found, fault := scan.Scan(body, r.route.kind)
+	found, fault := r.route.body(r)
 	if fault != nil {
 		return refusalOf(fault.Reply())
 	}
@@ -195,7 +186,7 @@ func (r *request) resolve() {
 	if r.known {
 		r.record.Pool = r.model.Pool
 	}
-	r.record.CostKnown = r.model.Priced
+	r.record.CostKnown = r.model.Priced || r.route.free
 }
 
 // left is the answer nobody will read.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/coordinator"
+	"github.com/headgate/headgate/gateway/protocol"
 )
 
 // end closes the books of a request: the hold is replaced by the real figures, the slot goes back, a good answer is
@@ -38,6 +39,10 @@ func (r *request) end() {
 // figures completes the record.
 func (r *request) figures() {
 	now := time.Now()
+	if r.route.free { // what an engine says of its tokens was charged before, or is none
+		r.counted = r.counted || r.served
+		r.served, r.usage = false, protocol.Usage{}
+	}
 	rec := &r.record
 	rec.Duration = now.Sub(r.start)
 	rec.RoundTrips = r.batch.RoundTrips()

@@ -68,6 +68,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	r.placement = coordinator.NewPlacement(coordinator.PlacementConfig{
 		Replica: name, Store: r.store, Pipeline: r.pipeline, Pools: r.pools, OnDead: r.settleDead, QueueLimit: cfg.QueueLimit, Log: log})
 	cache := coordinator.NewCache(coordinator.CacheConfig{Store: r.answers, Log: log})
+	responses := coordinator.NewResponses(coordinator.ResponsesConfig{Store: r.store, Log: log})
 
 	if r.usageLog, err = gateway.OpenUsageLog(cfg.UsageLog, log); err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 		Replica: name, MaxBodyBytes: cfg.MaxBodyBytes, FirstTokenTimeout: cfg.FirstTokenTimeout, StreamSilence: cfg.StreamSilence,
 		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts, CORSOrigins: cfg.CORSOrigins,
 	}, gateway.Deps{
-		Ledger: r.ledger, Placement: r.placement, Cache: cache, Cluster: r.cluster, Catalogue: r.catalogue,
+		Ledger: r.ledger, Placement: r.placement, Cache: cache, Responses: responses, Cluster: r.cluster, Catalogue: r.catalogue,
 		Pipeline: r.pipeline, UsageLog: r.usageLog, Observe: metrics.Observe, Log: log,
 	})
 	r.admin = admin.New(admin.Config{Token: cfg.AdminToken, Checks: r.checks(instead.simple)}, metrics, log)

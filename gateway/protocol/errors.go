@@ -28,6 +28,7 @@ const (
 	CodeModelNotAllowed     = "model_not_allowed"
 	CodeModelNotFound       = "model_not_found"
 	CodeRouteNotFound       = "route_not_found"
+	CodeResponseNotFound    = "response_not_found"
 	CodeTimeout             = "timeout"
 	CodeBodyTooLarge        = "body_too_large"
 	CodeUnsupportedEncoding = "unsupported_encoding"
@@ -58,6 +59,7 @@ var (
 	modelNotAllowed     = kind{403, "permission_error", CodeModelNotAllowed}
 	modelNotFound       = kind{404, "not_found_error", CodeModelNotFound}
 	routeNotFound       = kind{404, "not_found_error", CodeRouteNotFound}
+	responseNotFound    = kind{404, "not_found_error", CodeResponseNotFound}
 	requestTimeout      = kind{408, "invalid_request_error", CodeTimeout}
 	bodyTooLarge        = kind{413, "invalid_request_error", CodeBodyTooLarge}
 	unsupportedEncoding = kind{415, "invalid_request_error", CodeUnsupportedEncoding}
@@ -105,6 +107,12 @@ func ModelNotFound(model string) Error {
 // RouteNotFound is a path or method that is not served.
 func RouteNotFound(method, path string) Error {
 	return routeNotFound.say("No such route: "+method+" "+path+".", "")
+}
+
+// ResponseNotFound is a Responses object that this tenant did not make, or whose engine is gone; param is what the id was
+// sent in.
+func ResponseNotFound(id, param string) Error {
+	return responseNotFound.say("The response "+strconv.Quote(id)+" does not exist, or no longer.", param)
 }
 
 // RequestTimeout is a client that did not send its request in time (408).

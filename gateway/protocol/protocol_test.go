@@ -23,6 +23,7 @@ var all = []struct {
 	{protocol.ModelNotAllowed("m"), 403, "permission_error", "model_not_allowed"},
 	{protocol.ModelNotFound("m"), 404, "not_found_error", "model_not_found"},
 	{protocol.RouteNotFound("GET", "/x"), 404, "not_found_error", "route_not_found"},
+	{protocol.ResponseNotFound("resp_1", "id"), 404, "not_found_error", "response_not_found"},
 	{protocol.RequestTimeout(), 408, "invalid_request_error", "timeout"},
 	{protocol.BodyTooLarge(1), 413, "invalid_request_error", "body_too_large"},
 	{protocol.UnsupportedEncoding("x"), 415, "invalid_request_error", "unsupported_encoding"},

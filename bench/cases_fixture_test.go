@@ -231,6 +231,15 @@ func (l *lane) counters() string {
 	return l.redis.CLI("KEYS", "hg:{t:"+l.tenant+"}:*rate*") + l.redis.CLI("KEYS", "hg:{t:"+l.tenant+"}:spend*") + l.redis.CLI("KEYS", "hg:{t:"+l.tenant+"}:open")
 }
 
+// counted is how many requests of the last minute count against the limits of the tenant's keys.
+func (l *lane) counted() (sum int) {
+	for key := range strings.FieldsSeq(l.redis.CLI("KEYS", "hg:{t:"+l.tenant+"}:rate:*")) {
+		n, _ := strconv.Atoi(l.redis.CLI("HGET", key, "requests"))
+		sum += n
+	}
+	return sum
+}
+
 // requests are those all backends of the lane were given, B1's first.
 func (l *lane) requests() (all []*scripted.Request) {
 	for _, b := range l.b {

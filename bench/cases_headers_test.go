@@ -185,13 +185,8 @@ func TestHDR2_Credentials(t *testing.T) {
 	for _, line := range l.Lines() {
 		secretless(t, line.Raw, alpha, beta)
 	}
-	counted := 0
-	for key := range strings.FieldsSeq(l.redis.CLI("KEYS", "hg:{t:"+l.tenant+"}:rate:*")) {
-		n, _ := strconv.Atoi(l.redis.CLI("HGET", key, "requests"))
-		counted += n
-	}
-	if counted != served {
-		t.Errorf("%d requests are counted against the keys' limits, want %d", counted, served)
+	if n := l.counted(); n != served {
+		t.Errorf("%d requests are counted against the keys' limits, want %d", n, served)
 	}
 }
 

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strconv"
@@ -91,7 +90,7 @@ func (r *request) attempt() attemptEnd {
 	case reply.Status >= 500, reply.Status >= 300 && reply.Status < 400: // an engine has nothing to redirect to
 		reply.Abort()
 		return r.afterStatus(b, reply.Status)
-	case bytes.HasPrefix(reply.ContentType(), []byte("text/event-stream")):
+	case reply.Status < 300 && isType(reply.ContentType(), "text/event-stream"):
 		return r.relayStream(b, reply)
 	}
 	return r.relayWhole(b, reply)
@@ -140,16 +139,17 @@ func (r *request) call(b *cluster.Backend) upstreamCall {
 		Header:  append(header, headerField{"X-Request-Id", id}),
 		Body:    parts,
 		BodyLen: length,
-		HeadBy:  time.Now().Add(r.patience()),
+		HeadBy:  r.patience(),
 	}
 }
 
-// patience is how long the engine may take to show a first sign: a stream its first event, another answer its end.
-func (r *request) patience() time.Duration {
+// patience ends when the engine must have shown what it is waited for: a stream its first event, in each attempt; another
+// answer its end, over all attempts.
+func (r *request) patience() time.Time {
 	if r.scan.Stream {
-		return r.g.cfg.FirstTokenTimeout
+		return time.Now().Add(r.g.cfg.FirstTokenTimeout)
 	}
-	return r.g.cfg.RequestTimeout
+	return r.start.Add(r.g.cfg.RequestTimeout)
 }
 
 // afterFault judges a call that got no response head.

@@ -104,6 +104,7 @@ type Gateway struct {
 	deps      Deps
 	upstream  *upstream
 	prompts   *prompts
+	keepAlive time.Duration // how long a stream's client hears nothing
 	unpackers *unpackers
 	cors      cors
 
@@ -133,6 +134,7 @@ func New(cfg Config, deps Deps) *Gateway {
 		deps:      deps,
 		upstream:  newUpstream(upstreamConfig{ConnectTimeout: cfg.ConnectTimeout}),
 		prompts:   newPrompts(cfg.PromptBytes),
+		keepAlive: keepAliveEvery,
 		unpackers: newUnpackers(),
 		cors:      newCORS(cfg.CORSOrigins),
 	}

@@ -2,10 +2,9 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
@@ -15,88 +14,152 @@ import (
 	"github.com/headgate/headgate/gateway/protocol/sse"
 )
 
-// maxWholeAnswer bounds what is held of an answer that is not streamed, so that it can still be repeated elsewhere;
-// a larger one is passed on as it comes.
-const maxWholeAnswer = 32 << 20
+// maxUnsent bounds what is held of a stream before its first event: beyond it the answer begins without one.
+const maxUnsent = 1 << 20
+
+// keepAliveEvery is how long an engine may be quiet before the client is sent a comment, so that nothing between the two
+// takes the connection for dead. Proxies close idle connections after 30 to 60 s.
+const keepAliveEvery = 15 * time.Second
+
+var keepAlive = []byte(": keep-alive\n\n")
+
+// endGrace is how long the end of the body may take once the stream has said it is over.
+const endGrace = time.Second
 
 var taps = sync.Pool{New: func() any { return sse.NewTap(sse.Options{}) }}
 
-// relayStream passes an event stream on as it comes. Until its first data event the client is sent nothing, so the
-// attempt can still be repeated.
-func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptEnd {
-	tap := taps.Get().(*sse.Tap)
-	defer taps.Put(tap)
-	tap.Reset(r.streamOptions())
-	reply.SetReadBy(time.Now().Add(r.g.cfg.FirstTokenTimeout))
+// stream is one event stream on its way to the client.
+type stream struct {
+	r       *request
+	reply   *upstreamReply
+	answer  plainAnswer
+	tap     *sse.Tap
+	held    []byte // what came before the answer began
+	gone    bool   // the client is
+	running bool   // the engine has begun to generate: from now on it may not be silent for long
+	events  int    // when r.lastAt was set
+}
 
-	var held []byte // what came before the first data event
-	present := true // the client is there
-	out := func(p []byte) {
-		switch {
-		case !r.begun:
-			held = append(held, p...)
-		case present:
-			present = r.write(reply, p)
-		}
-	}
-	var err error
-	for present {
+// relayStream passes an event stream on as it comes. Until its first data event the client is sent nothing, so the
+// attempt can still be repeated; HeadBy goes on to bound that wait.
+func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptEnd {
+	s := &stream{r: r, reply: reply, tap: taps.Get().(*sse.Tap)}
+	defer taps.Put(s.tap)
+	s.tap.Reset(r.streamOptions())
+	err := s.answer.open(reply)
+	for err == nil && !s.gone {
 		var chunk []byte
-		if chunk, err = reply.Next(); err != nil {
-			break
-		}
-		r.lastAt = time.Now()
-		tap.Feed(chunk, out)
-		if !r.begun && tap.Started() {
-			if tap.Seen().Failed {
-				return r.afterFirstError(tap.Seen())
-			}
-			r.firstAt = r.lastAt
-			r.keepResponse(tap.Seen().ResponseID)
-			r.beginAnswer(reply.Status, r.answerFields(string(reply.ContentType()), string(reply.Get("content-encoding"))), -1)
-			out(held)
-			reply.SetReadBy(time.Time{})
-			reply.SetSilence(r.g.cfg.StreamSilence)
+		switch chunk, err = s.answer.Next(); {
+		case err == nil:
+			err = s.take(chunk)
+		case errors.Is(err, errUpstreamQuiet):
+			err = nil
+			s.comfort()
 		}
 	}
 	if !r.begun {
 		return r.afterBody(b, err)
 	}
-	r.endStream(tap, out, err)
+	s.end(err)
 	return attemptEnd{kind: answered}
+}
+
+// take passes on what one read brought. An error ends the stream.
+func (s *stream) take(chunk []byte) error {
+	r, now := s.r, time.Now()
+	s.tap.Feed(chunk, s.out)
+	seen := s.tap.Seen()
+	if !r.begun {
+		if seen.Fruitless { // it has shown nothing of an answer
+			return fmt.Errorf("the first event is an error: %s", seen.ErrorBody)
+		}
+		if seen.Events == 0 && len(s.held) <= maxUnsent {
+			return nil
+		}
+		s.begin(now)
+	}
+	if !s.running && s.tap.Generating() {
+		s.running = true
+		s.reply.SetReadBy(time.Time{})
+		s.reply.SetSilence(r.g.cfg.StreamSilence)
+	}
+	switch {
+	case seen.Done:
+		r.lastAt = now
+		s.reply.SetReadBy(now.Add(endGrace))
+	case seen.Events != s.events || seen.Unfinished > 0:
+		r.lastAt, s.events = now, seen.Events
+	case s.running && now.Sub(r.lastAt) > r.g.cfg.StreamSilence: // comments are no answer
+		return errUpstreamSilent
+	}
+	return nil
+}
+
+// out hands on what may be sent.
+func (s *stream) out(p []byte) {
+	switch {
+	case !s.r.begun:
+		s.held = append(s.held, p...)
+	case !s.gone:
+		s.gone = !s.r.write(s.reply, p)
+	}
+}
+
+// begin sends the head and what was held.
+func (s *stream) begin(now time.Time) {
+	r := s.r
+	r.firstAt, r.lastAt = now, now
+	r.keepResponse(s.tap.Seen().ResponseID)
+	r.beginAnswer(s.reply.Status, r.answerFields(string(s.reply.ContentType()), s.answer.encoding), -1)
+	s.out(s.held)
+	s.held = nil
+	if !s.answer.packed() {
+		s.reply.SetWake(r.g.keepAlive)
+	}
+}
+
+// comfort tells a client whose engine is quiet that the stream is alive. The comment stands between two events and changes
+// none; where an event's end has not come it is left out.
+func (s *stream) comfort() {
+	if s.tap.Seen().Unfinished == 0 {
+		s.out(keepAlive)
+	}
 }
 
 // streamOptions says how the stream is to be read.
 func (r *request) streamOptions() sse.Options {
-	return sse.Options{Shape: r.route.shape, Strip: !r.scan.IncludeUsage, Choices: int(min(r.scan.N*r.scan.Prompts, 1<<20))}
+	return sse.Options{Shape: r.route.shape, Strip: !r.scan.IncludeUsage, Whole: true, Choices: int(min(r.scan.N*r.scan.Prompts, 1<<20))}
 }
 
-// afterFirstError: a stream whose first event is an error has shown nothing of an answer.
-func (r *request) afterFirstError(seen sse.End) attemptEnd {
-	r.g.deps.Log.Warn().Bytes("error", seen.ErrorBody).Str("backend", r.record.Backend).Str("rid", r.record.RID).Msg("attempt failed")
-	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
-}
-
-// endStream says how a stream that had begun ended, tells the client if it did not end well, and takes its usage.
-func (r *request) endStream(tap *sse.Tap, out func([]byte), err error) {
+// end says how a stream that had begun ended, tells the client if it did not end well, and takes its usage. What was held
+// of an event goes to the client only where the stream ended in order.
+func (s *stream) end(err error) {
+	r, shown := s.r, s.tap.Seen()
 	var seen sse.End
 	if err == io.EOF {
-		seen = tap.Close(out)
+		var rest []byte
+		seen = s.tap.Close(func(p []byte) { rest = append(rest, p...) })
+		if seen.Finished() {
+			shown = seen
+			s.out(rest)
+		}
 	} else {
-		seen = tap.End()
+		seen = s.tap.End()
 	}
 	r.served = true
 	r.usage = r.streamUsage(seen)
 	switch {
 	case r.record.Outcome == coordinator.OutcomeClientGone: // found out while writing
-	case seen.Finished(): // whatever the connection did then
+	case shown.Finished(): // whatever the connection did then
 	case errors.Is(context.Cause(r.ctx), errShutdown):
 		r.breakOff(seen, protocol.Shutdown())
 	case r.ctx.Err() != nil || errors.Is(err, errUpstreamAborted):
 		r.record.Outcome = coordinator.OutcomeClientGone
-	case seen.Failed: // the engine's own error event went to the client
+	case shown.Failed: // the engine's own error event went to the client
 		r.record.Outcome = coordinator.OutcomeUpstreamError
 		r.record.ErrorCode = protocol.CodeUpstreamError
+	case seen.Failed:
+		r.breakOff(seen, protocol.UpstreamError())
 	case errors.Is(err, errUpstreamSilent):
 		r.breakOff(seen, protocol.Timeout("The model server fell silent."))
 	default:
@@ -130,99 +193,4 @@ func (r *request) streamUsage(seen sse.End) protocol.Usage {
 		Completion: max(seen.Opening.Completion, int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken),
 		Source:     protocol.Estimated,
 	}
-}
-
-// relayWhole takes in an answer that is not streamed and passes it on in one piece. An engine's own 4xx passes too,
-// byte for byte.
-func (r *request) relayWhole(b *cluster.Backend, reply *upstreamReply) attemptEnd {
-	reply.SetReadBy(time.Now().Add(r.g.cfg.RequestTimeout))
-	answer, err := readWhole(reply)
-	if err != nil && err != io.EOF {
-		return r.afterBody(b, err)
-	}
-	r.lastAt = time.Now()
-	r.firstAt = r.lastAt
-	encoding := string(reply.Get("content-encoding"))
-	fields := r.answerFields(string(reply.ContentType()), encoding)
-	length := int64(len(answer))
-	if err == nil {
-		length = reply.ContentLength()
-	}
-	if reply.Status >= 400 {
-		r.counted = true
-		r.record.Outcome = coordinator.OutcomeRejected
-		r.record.ErrorCode = "upstream_" + strconv.Itoa(reply.Status)
-		if v := reply.Get("retry-after"); v != nil {
-			fields = append(fields, headerField{"Retry-After", string(v)})
-		}
-	}
-	if reply.Status < 300 && r.route.kept {
-		r.keepResponse(protocol.ResponseIDOf(answer))
-	}
-	r.beginAnswer(reply.Status, fields, length)
-	present := r.write(reply, answer)
-	for more := answer; err == nil && present; {
-		if more, err = reply.Next(); err == nil {
-			present = r.write(reply, more)
-		}
-	}
-	if reply.Status < 400 {
-		r.wholeUsage(answer, encoding, err)
-	}
-	return attemptEnd{kind: answered}
-}
-
-// readWhole reads an answer to its end (io.EOF), or as much as is held at most (nil).
-func readWhole(reply *upstreamReply) (answer []byte, err error) {
-	if n := reply.ContentLength(); n > 0 {
-		answer = make([]byte, 0, min(n, maxWholeAnswer))
-	}
-	for len(answer) < maxWholeAnswer {
-		chunk, err := reply.Next()
-		if err != nil {
-			return answer, err
-		}
-		answer = append(answer, chunk...)
-	}
-	return answer, nil
-}
-
-// wholeUsage takes the usage of an answer and keeps the answer for the cache if it is complete and good.
-func (r *request) wholeUsage(answer []byte, encoding string, err error) {
-	r.served = true
-	usage, known := protocol.UsageOf(answer)
-	switch {
-	case err != io.EOF && r.record.Outcome != coordinator.OutcomeClientGone:
-		r.record.Outcome = coordinator.OutcomeUpstreamTruncated
-		r.record.ErrorCode = protocol.CodeStreamTruncated
-	case encoding == "" && !known && hasError(answer): // an error inside a 200
-		r.served, r.counted = false, true
-		r.record.Outcome = coordinator.OutcomeUpstreamError
-		r.record.ErrorCode = protocol.CodeUpstreamError
-		return
-	}
-	if !known {
-		usage = r.wholeEstimate(answer)
-	}
-	r.usage = usage
-	if known && r.hash != "" && r.record.Outcome == coordinator.OutcomeOK && cacheable(answer, r.model.Cache.MaxBytes) {
-		r.store = answer
-	}
-}
-
-// wholeEstimate is the usage of an answer that tells none: of its length, where it consists of tokens. Where it does not
-// (older engines rank without prompt_tokens) the total is the prompt's.
-func (r *request) wholeEstimate(answer []byte) protocol.Usage {
-	u := protocol.Usage{Prompt: r.promptEstimate(), Source: protocol.Estimated}
-	if r.route.kind.Generates() {
-		u.Completion = (int64(len(answer)) + bytesPerToken - 1) / bytesPerToken
-	} else if total, told := protocol.TotalOf(answer); told {
-		u.Prompt, u.Source = total, protocol.Backend
-	}
-	return u
-}
-
-func hasError(answer []byte) bool {
-	var a struct{ Error json.RawMessage }
-	return json.Unmarshal(answer, &a) == nil && len(a.Error) > 0 && string(a.Error) != "null"
 }

@@ -47,7 +47,8 @@ type upstreamCall struct {
 	// and must not change until Do returns.
 	Body    [][]byte
 	BodyLen int64 // must be the sum of Body
-	// HeadBy is the latest instant for the whole response head; it covers writing as well. Zero = no such limit.
+	// HeadBy is the latest instant for the whole response head; it covers writing as well, and it stays the last instant for
+	// reads of the body until SetReadBy names another. Zero = no such limit.
 	HeadBy time.Time
 }
 
@@ -124,6 +125,7 @@ func (u *upstream) attempt(ctx context.Context, r *upstreamReply, call *upstream
 	// the rest could not be written.
 	received, err := r.readHead(call.Method, u.cfg.MaxHeadBytes)
 	if err == nil {
+		r.readBy = call.HeadBy
 		return nil
 	}
 	if sendErr != nil && !received && !errors.Is(err, errUpstreamBad) {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/pipeline"
@@ -105,8 +106,11 @@ func (p *Placement) expect(views []PoolView, now time.Time) {
 func (p *Placement) beatArgs(pool string, facts []BackendFacts) lua.BeatArgs {
 	args := lua.BeatArgs{Replica: p.cfg.Replica, Waiting: p.holds.waiters(pool, maxBeatWaiters)}
 	for _, f := range facts {
-		args.Backends = append(args.Backends,
-			lua.Registered{Backend: SafeID(f.ID), Address: f.Address, Slots: f.Slots, Draining: f.Draining})
+		r := lua.Registered{Backend: SafeID(f.ID), Address: f.Address, Slots: f.Slots, Draining: f.Draining, CapacityMU: f.CapacityMU}
+		if f.Models != "" {
+			r.Models = strings.Split(f.Models, ",")
+		}
+		args.Backends = append(args.Backends, r)
 	}
 	return args
 }

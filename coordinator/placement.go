@@ -25,6 +25,8 @@ type BackendFacts struct {
 	ID, Address string
 	Slots       int
 	Draining    bool
+	CapacityMU  int64  // per second, thousandths of a model unit; 0: not said
+	Models      string // comma-separated; "": all of the pool
 }
 
 // PlacementConfig says who places, where, and for what.
@@ -35,7 +37,8 @@ type PlacementConfig struct {
 	Pools    func() []PoolView // must not block
 	// OnDead settles what a dead replica has reserved. It is safe to repeat, and repeated until it succeeds.
 	OnDead     func(ctx context.Context, replica string) error
-	QueueLimit int // waiting requests of a pool; 0: nobody waits
+	QueueLimit int   // waiting requests of a pool; 0: nobody waits
+	LeastMatch int64 // prompt tokens; a shorter match of a warm prefix does not count. 0: 512
 	Log        zerolog.Logger
 
 	times placementTimes // zero: the promised ones
@@ -64,6 +67,10 @@ func (t placementTimes) orPromised() placementTimes {
 
 // maxCandidates is how many backends one Ask may name; place reads the record of each.
 const maxCandidates = 32
+
+// leastMatch: a system prompt that everybody shares is warm on three backends by name and on all in truth, so it must not
+// decide; and what so few tokens save is within the 50 ms in which scores are equal.
+const leastMatch = 512
 
 // ErrPlaceAgain ends a wait whose place in the queue is gone (Redis lost it, or this replica was thought dead): the
 // request places again with its next attempt.
@@ -97,6 +104,9 @@ type Placement struct {
 // NewPlacement starts nothing; Run does.
 func NewPlacement(cfg PlacementConfig) *Placement {
 	cfg.times = cfg.times.orPromised()
+	if cfg.LeastMatch == 0 {
+		cfg.LeastMatch = leastMatch
+	}
 	return &Placement{cfg: cfg, holds: newHolds(), acked: map[string]time.Time{}, pulse: map[string]*pulse{}}
 }
 
@@ -110,9 +120,17 @@ func (p *Placement) Place(b *pipeline.Batch, a Ask) *pipeline.Handle[Place] {
 
 func (p *Placement) placeArgs(a Ask) lua.PlaceArgs {
 	args := lua.PlaceArgs{RID: a.RID, Attempt: a.Attempt, Replica: p.cfg.Replica, Tenant: a.Tenant, Model: a.Model, MU: a.MU,
-		Not: SafeID(a.Not), Wait: a.Wait, Limit: p.cfg.QueueLimit}
+		OutputMU: a.OutputMU, Not: SafeID(a.Not), Wait: a.Wait, Limit: p.cfg.QueueLimit, Class: min(max(a.Class, 0), 9),
+		Prompt: lua.Prompt{Tokens: a.PromptTokens, Save: a.WarmMU, Least: p.cfg.LeastMatch, Bucket: a.Prefix.Bucket}}
+	for _, f := range a.Prefix.Prints[:min(len(a.Prefix.Prints), maxFingerprints)] {
+		args.Prompt.Prints = append(args.Prompt.Prints, lua.Print{Name: f.name(), Tokens: f.Tokens})
+	}
 	for _, c := range a.Candidates[:min(len(a.Candidates), maxCandidates)] {
-		args.Candidates = append(args.Candidates, lua.Slots{Backend: SafeID(c.ID), Slots: c.Slots})
+		s := lua.Slots{Backend: SafeID(c.ID), Slots: c.Slots}
+		if len(args.Prompt.Prints) > 0 {
+			s.Tag = lua.TagOf(s.Backend)
+		}
+		args.Candidates = append(args.Candidates, s)
 	}
 	return args
 }
@@ -122,12 +140,15 @@ func (p *Placement) placed(a Ask, r lua.PlaceReply) Place {
 	switch r.State {
 	case lua.PlacePlaced:
 		p.holds.placed(key, a.Attempt, r.Backend)
+		place := Place{State: Placed, Matched: r.Matched, Expected: time.Duration(r.ExpectedMS) * time.Millisecond}
 		for _, c := range a.Candidates {
 			if SafeID(c.ID) == r.Backend {
-				return Place{State: Placed, Backend: c.ID}
+				place.Backend = c.ID
+				return place
 			}
 		}
-		return Place{State: Placed, Backend: p.backendID(a.Pool, r.Backend)} // a repeat that names other candidates
+		place.Backend = p.backendID(a.Pool, r.Backend) // a repeat that names other candidates
+		return place
 	case lua.PlaceQueued:
 		p.holds.queued(key, a.Attempt)
 		return Place{State: Queued, Ahead: r.Ahead}
@@ -155,26 +176,38 @@ func (p *Placement) Await(ctx context.Context, a Ask) (backend string, err error
 	}
 }
 
-// Release declares on post the end of all that rid holds in the pool for attempts up to attempt. From here on a grant
-// for it is given back. It does not send.
+// Release is ReleaseAs for a request of which nothing more is known.
 func (p *Placement) Release(post *pipeline.Post, pool, rid string, attempt int) {
-	if !p.holds.release(holdKey{pool, rid}, attempt) {
-		return // refused, released before, or a later attempt's
-	}
-	p.giveBack(post, pool, rid, attempt)
+	p.ReleaseAs(post, Release{Pool: pool, RID: rid, Attempt: attempt})
 }
 
-func (p *Placement) giveBack(post *pipeline.Post, pool, rid string, attempt int) {
+// ReleaseAs declares on post the end of all that a request holds in the pool for attempts up to one. From here on a grant
+// for it is given back. It does not send.
+func (p *Placement) ReleaseAs(post *pipeline.Post, r Release) {
+	if !p.holds.release(holdKey{r.Pool, r.RID}, r.Attempt) {
+		return // refused, released before, or a later attempt's
+	}
+	p.giveBack(post, r)
+}
+
+func (p *Placement) giveBack(post *pipeline.Post, r Release) {
+	args := lua.ReleaseArgs{RID: r.RID, Attempt: r.Attempt, Replica: p.cfg.Replica, TTFTMS: r.TTFT.Milliseconds(), Tokens: r.Completion}
+	switch {
+	case r.Unused:
+		args.Ran = lua.RanNot
+	case r.Answered || r.TTFT > 0:
+		args.Ran = lua.RanAnswered
+	}
 	post.With(func(b *pipeline.Batch) {
 		// A release that is not acknowledged is not repeated: the beat finds the lease that nobody knows. // P7
-		lua.Release(b, p.cfg.Store, PoolRoot(pool), lua.ReleaseArgs{RID: rid, Attempt: attempt, Replica: p.cfg.Replica})
+		lua.Release(b, p.cfg.Store, PoolRoot(r.Pool), args)
 	})
 }
 
 // giveBackNow is giveBack for what no request will release.
 func (p *Placement) giveBackNow(pool, rid string, attempt int) {
 	post := p.cfg.Pipeline.Post()
-	p.giveBack(post, pool, rid, attempt)
+	p.giveBack(post, Release{Pool: pool, RID: rid, Attempt: attempt, Unused: true})
 	post.Send()
 }
 

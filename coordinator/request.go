@@ -93,10 +93,17 @@ type Ask struct {
 	Pool       string
 	Tenant     string
 	Model      string
-	MU         int64 // thousandths of a model unit
-	Candidates []Candidate
-	Not        string // backend of the attempt before, "" for none
-	Wait       bool   // join the queue when no slot is free
+	MU         int64       // thousandths of a model unit: all of the request, nothing of it cached
+	Candidates []Candidate // in ring order: of equals the first is taken
+	Not        string      // backend of the attempt before, "" for none
+	Wait       bool        // join the queue when no slot is free
+
+	// Zero where they are not known.
+	Class        int   // priority in the queue, 0 to 9, lower first
+	OutputMU     int64 // the part of MU that is output; the rest is the prompt's
+	PromptTokens int64
+	WarmMU       int64 // thousandths of a model unit saved by each prompt token that is warm
+	Prefix       Prefix
 }
 
 // Candidate is a backend in order of preference.
@@ -120,5 +127,20 @@ const (
 type Place struct {
 	State   PlaceState
 	Backend string // when Placed
-	Ahead   int64  // waiting requests ahead, when Queued
+	Ahead   int64  // waiting requests whose turn is first, when Queued
+
+	// When Placed at once.
+	Matched  int64         // prompt tokens that are warm there
+	Expected time.Duration // until its prompt is computed, as far as the fleet knows
+}
+
+// Release says what a request gives back, and how it went. Only Pool, RID and Attempt must be known.
+type Release struct {
+	Pool, RID string
+	Attempt   int // what a later one holds stays
+
+	Unused     bool          // it was never sent to the backend
+	Answered   bool          // the backend gave a first token, or an answer
+	TTFT       time.Duration // from sending to the first token of a stream; 0: not known
+	Completion int64         // tokens generated
 }

@@ -2,7 +2,9 @@ package lua
 
 import (
 	"fmt"
+	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
@@ -22,6 +24,8 @@ type Registered struct {
 	Backend, Address string
 	Slots            int
 	Draining         bool
+	CapacityMU       int64    // per second, thousandths; 0: not said
+	Models           []string // any text; none: all of the pool
 }
 
 // BeatReply is what a replica learns from its beat.
@@ -50,13 +54,21 @@ type ReplicaBeat struct {
 
 // Beat declares a below the root of a pool.
 func Beat(b *pipeline.Batch, s *pipeline.Store, root string, a BeatArgs) *pipeline.Handle[BeatReply] {
-	args := make([]string, 0, 2+len(a.Waiting)+4*len(a.Backends))
+	args := make([]string, 0, 2+len(a.Waiting)+6*len(a.Backends))
 	args = append(args, a.Replica, strconv.Itoa(len(a.Waiting)))
 	args = append(args, a.Waiting...)
 	for _, r := range a.Backends {
-		args = append(args, r.Backend, r.Address, strconv.Itoa(r.Slots), flag(r.Draining))
+		args = append(args, r.Backend, r.Address, strconv.Itoa(r.Slots), flag(r.Draining), figure(r.CapacityMU), r.models())
 	}
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: beatScript, Key: root, Args: args}, readBeat)
+}
+
+func (r Registered) models() string {
+	escaped := make([]string, len(r.Models))
+	for i, m := range r.Models {
+		escaped[i] = url.PathEscape(m)
+	}
+	return strings.Join(escaped, " ")
 }
 
 func readBeat(m rueidis.RedisMessage) (BeatReply, error) {

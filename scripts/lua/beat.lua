@@ -6,9 +6,10 @@
 -- ARGV[1]  replica
 -- ARGV[2]  w        number of rids, 0 to 100
 -- ARGV[3…2+w]       rids the replica was told to wait for
--- ARGV[3+w…]        backend, address, slots, draining (0 or 1), backend … (at most 64) as registered. slots and draining
---                   of a record are written when it has none or the registration has changed since it was last written,
---                   so a figure set by hand holds until then
+-- ARGV[3+w…]        backend, address, slots, draining (0 or 1), capacity_mu (MU per second, in thousandths; 0 = not
+--                   said), models (percent-encoded, parted by spaces; "" = all), backend … (at most 64) as registered.
+--                   They are written when the record has no slots or the registration has changed since it was last
+--                   written, so a figure set by hand holds until then
 --
 -- reply    now         ms
 --          leases      of this replica
@@ -18,29 +19,56 @@
 --          unreadable  backends of ARGV whose record cannot be read
 --          granted     slots handed over to anybody, 0 to 64
 -- repeat   moves the beat on, else changes nothing that is not free to be handed over
--- cost     5 + backends reads, 1 + backends writes; 4 more of each for every slot handed over
+-- cost     7 + 2 · backends reads, 16 more once prompts have left fingerprints, 1 + backends writes; 6 more of each for every
+--          slot handed over
 
 -- include slots.part.lua
+-- include score.part.lua
+-- include prefixes.part.lua
+-- include queue.part.lua
 local replica, n = ARGV[1], tonumber(ARGV[2])
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 local KEEP = '86400000' -- ms; the record of a backend that nobody has seen for a day goes
 
 -- First half: the backends.
 local offered, unreadable = {}, {}
-for i = 3 + n, #ARGV, 4 do
-  local b = backend(ARGV[i], ARGV[i + 2])
-  local registered = ARGV[i + 2] .. ' ' .. ARGV[i + 3] .. ' ' .. ARGV[i + 1]
-  if b.typed and (b.registered ~= registered or not b.recorded) then
-    later('HSET', b.key, 'address', ARGV[i + 1], 'slots', ARGV[i + 2], 'draining', ARGV[i + 3], 'registered', registered)
-    b.slots, b.draining, b.recorded = whole(ARGV[i + 2]), ARGV[i + 3] == '1', ARGV[i + 2]
-    if b.held then dirty[b.id] = b end
+for i = 3 + n, #ARGV, 6 do
+  local address, slots, draining, capacity, models = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
+  local b = backend(ARGV[i], slots)
+  local registered = table.concat({ slots, draining, capacity, address, models }, ' ')
+  if b.typed then
+    if not b.recorded or redis.call('HGET', b.key, 'registered') ~= registered then
+      later('HSET', b.key, 'address', address, 'slots', slots, 'draining', draining, 'capacity_mu', capacity, 'models', models,
+        'registered', registered)
+      if b.capacity ~= whole(capacity) then -- what was learned corrected another figure
+        later('HDEL', b.key, 'rate_mu')
+        b.rate = 0
+      end
+      b.slots, b.draining, b.recorded, b.capacity = whole(slots), draining == '1', slots, whole(capacity)
+      b.models = models ~= '' and ' ' .. models .. ' '
+      judge(b)
+      if b.held then touch(b) end
+    end
+    later('PEXPIRE', b.key, KEEP)
   end
-  if b.typed then later('PEXPIRE', b.key, KEEP) end
-  if b.slots and b.held and b.cool then offered[#offered + 1] = b else unreadable[#unreadable + 1] = b.id end
+  if b.readable then offered[#offered + 1] = b else unreadable[#unreadable + 1] = b.id end
 end
 
 -- The slots that are free though somebody waits: a cool-down that ended, a backend that is back.
-local granted_now = redis.call('ZCARD', queue) > 0 and hand_over(offered, 64) or 0
+local granted_now = hand_over(offered, 64)
+
+-- The prefix index: a new generation begins when the newer one is full or old, and the older goes.
+local FILLED, OLD = 1000000, 1800000 -- entries, ms
+if redis.call('HGET', turns, 'generation') then
+  local t, entries = counters(), 0
+  for i = 0, 15 do entries = entries + (read('HLEN', prefix_key(t.generation, i)) or 0) end
+  if entries >= FILLED or entries > 0 and now - t.at >= OLD then
+    local older = { 'UNLINK' }
+    for i = 0, 15 do older[i + 2] = prefix_key(t.generation - 1, i) end
+    plan[#plan + 1] = older
+    t.generation, t.at, t.changed = t.generation + 1, now, true
+  end
+end
 
 -- What this replica holds. The reads also check the types of what a grant writes.
 local leases, grants, lost = redis.call('HLEN', held), {}, {}
@@ -69,5 +97,6 @@ for i = 1, #others, 2 do
 end
 later('ZADD', replicas, int(now), replica)
 
+settle_turns()
 commit()
 return { int(now), leases, grants, lost, others, unreadable, granted_now }

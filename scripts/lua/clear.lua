@@ -17,6 +17,9 @@
 -- cost     4 reads and 3 writes per waiter or lease, 4 of each per slot handed over
 
 -- include slots.part.lua
+-- include score.part.lua
+-- include prefixes.part.lua
+-- include queue.part.lua
 local replica, most = ARGV[1], tonumber(ARGV[3])
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 
@@ -38,7 +41,7 @@ end
 local dequeued, released, freed, seen = 0, 0, {}, {}
 local rids, values = some(waiting, most)
 for i, rid in ipairs(rids) do
-  unqueue(values[i], replica, rid)
+  unqueue(member_of(values[i]), replica, rid)
   dequeued = dequeued + 1
 end
 rids, values = some(held, most - dequeued)
@@ -54,5 +57,6 @@ left = left - dequeued - released
 local grants = hand_over(freed, 64)
 if left == 0 then later('ZREM', replicas, replica) end
 
+settle_turns()
 commit()
 return { 1, left, released, dequeued, grants }

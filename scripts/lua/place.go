@@ -1,6 +1,8 @@
 package lua
 
 import (
+	"crypto/sha1" // names, not secrets
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -19,17 +21,42 @@ type PlaceArgs struct {
 	Replica    string
 	Tenant     string
 	Model      string // any text
-	MU         int64  // thousandths of a model unit
+	MU         int64  // thousandths of a model unit: all of the request, nothing of it cached
+	OutputMU   int64  // the part of MU that is output
 	Not        string // backend to avoid; "": none
 	Wait       bool   // join the queue when no slot is free
 	Limit      int    // of the queue
-	Candidates []Slots
+	Class      int    // 0 to 9, lower first
+	Prompt     Prompt
+	Candidates []Slots // in ring order
+}
+
+// Prompt is what place has to know of a prompt to find where its beginning is warm. The zero value is warm nowhere.
+type Prompt struct {
+	Tokens int64
+	Save   int64 // thousandths of a model unit saved by each token that is warm
+	Least  int64 // tokens; a shorter match does not count
+	Bucket int   // 0 to 15, the same for all prompts that may share a fingerprint
+	Prints []Print
+}
+
+// Print is a fingerprint of the prompt's beginning, and how many tokens that is. Shorter ones come first; at most 12.
+type Print struct {
+	Name   string // no space
+	Tokens int64
 }
 
 // Slots is a backend and how many requests it runs at once, where its record does not say.
 type Slots struct {
 	Backend string
 	Slots   int
+	Tag     string // TagOf(Backend); "": found out by the script
+}
+
+// TagOf is how entries of the prefix index name a backend.
+func TagOf(backend string) string {
+	sum := sha1.Sum([]byte(backend))
+	return hex.EncodeToString(sum[:3])[:5]
 }
 
 // PlaceState is the outcome of place.
@@ -51,6 +78,10 @@ type PlaceReply struct {
 	Ahead   int64  // waiting requests ahead, when queued
 	NowMS   int64
 	Seq     int64 // when queued
+
+	// When placed by this call, not by an earlier one.
+	Matched    int64 // prompt tokens that are warm there
+	ExpectedMS int64 // the score: how long until its prompt is computed
 }
 
 // ErrSuperseded is the reply to a place whose rid already has a later attempt; nothing was changed.
@@ -71,22 +102,28 @@ func Place[T any](b *pipeline.Batch, s *pipeline.Store, root string, a PlaceArgs
 
 // argv is the wish as place.lua documents it.
 func (a PlaceArgs) argv() []string {
-	args := make([]string, 0, 9+2*len(a.Candidates))
+	args := make([]string, 0, 16+2*len(a.Prompt.Prints)+3*len(a.Candidates))
 	args = append(args, a.RID, strconv.Itoa(a.Attempt), a.Replica, a.Tenant, url.PathEscape(a.Model),
-		strconv.FormatInt(a.MU, 10), a.Not, flag(a.Wait), strconv.Itoa(a.Limit))
+		figure(a.MU), a.Not, flag(a.Wait), strconv.Itoa(a.Limit), strconv.Itoa(a.Class), figure(a.OutputMU),
+		figure(a.Prompt.Tokens), figure(a.Prompt.Save), figure(a.Prompt.Least), strconv.Itoa(a.Prompt.Bucket),
+		strconv.Itoa(len(a.Prompt.Prints)))
+	for _, p := range a.Prompt.Prints {
+		args = append(args, p.Name, figure(p.Tokens))
+	}
 	for _, c := range a.Candidates {
-		args = append(args, c.Backend, strconv.Itoa(c.Slots))
+		args = append(args, c.Backend, strconv.Itoa(c.Slots), c.Tag)
 	}
 	return args
 }
 
 func readPlace(m rueidis.RedisMessage) (PlaceReply, error) {
-	f, err := array(m, 5)
+	f, err := array(m, 7)
 	if err != nil {
 		return PlaceReply{}, fmt.Errorf("place: %w", err)
 	}
 	d := fields{}
-	r := PlaceReply{State: PlaceState(d.whole(f[0])), Ahead: d.whole(f[2]), NowMS: d.whole(f[3]), Seq: d.whole(f[4])}
+	r := PlaceReply{State: PlaceState(d.whole(f[0])), Ahead: d.whole(f[2]), NowMS: d.whole(f[3]), Seq: d.whole(f[4]),
+		Matched: d.whole(f[5]), ExpectedMS: d.whole(f[6])}
 	r.Backend, err = f[1].ToString()
 	d.keep(err)
 	if d.err != nil {

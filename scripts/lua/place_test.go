@@ -18,8 +18,8 @@ func TestPlaceTakesTheFirstFreeSlotInOrder(t *testing.T) {
 		p.held("b1", 2)
 		p.held("b2", 1)
 		f := strings.Fields(p.hash(":held:a")["01"])
-		if len(f) != 5 || f[0] != "1" || f[1] != "b1" || f[2] != "7" || len(f[3]) != 13 || f[4] != "acme" {
-			t.Fatalf("lease %q, want attempt backend mu placed_at_ms tenant", f)
+		if len(f) != 8 || f[0] != "1" || f[1] != "b1" || f[2] != "7" || len(f[3]) != 13 || f[4] != "0" || f[5] != "7" || f[6] != "7" || f[7] != "acme" {
+			t.Fatalf("lease %q, want attempt backend mu placed_at_ms output_mu prompt_mu work_mu tenant", f)
 		}
 		if got := p.field(":backend:b1", "slots"); got != "2" {
 			t.Fatalf("slots %q were not written into a new record", got)
@@ -187,7 +187,7 @@ func TestPlaceWaitsForABackendThatCoolsDown(t *testing.T) {
 // A key of another type makes place fail before it wrote anything.
 func TestPlaceChangesNothingWhenItFails(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{":held:a", ":waiting:a", ":queue", ":replicas", ":turns"} {
+	for _, key := range []string{":held:a", ":waiting:a", ":queue", ":arrivals", ":replicas", ":turns"} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
 			onBothPools(t, func(t *testing.T, p *pool) {
@@ -198,7 +198,7 @@ func TestPlaceChangesNothingWhenItFails(t *testing.T) {
 				if _, err := lua.Place(p.pipes.Batch(), p.store, p.root, a, same).Wait(t.Context()); err == nil {
 					t.Fatal("no error")
 				}
-				for _, other := range []string{":held:a", ":waiting:a", ":queue"} {
+				for _, other := range []string{":held:a", ":waiting:a", ":queue", ":arrivals"} {
 					if n, err := p.do("EXISTS", other).AsInt64(); err != nil || (n == 1) != (other == key) {
 						t.Fatalf("%s exists: %d, %v", other, n, err)
 					}
@@ -218,7 +218,7 @@ func TestPlaceQueueSurvivesHandEdits(t *testing.T) {
 		p.place(on(ask("02", 1), "b1"))
 		p.do("DEL", ":turns")
 		p.place(on(ask("03", 1), "b1"))
-		p.do("ZADD", ":queue", "0", "nonsense")
+		p.do("ZADD", ":queue", "-1", "nonsense")
 		p.release("a", "01", 1)
 		p.waits("03")
 		p.held("b1", 1)

@@ -15,7 +15,21 @@ type ReleaseArgs struct {
 	RID     string
 	Attempt int
 	Replica string
+
+	Ran    Ran
+	TTFTMS int64 // from the slot to the first token of a stream; 0: not known
+	Tokens int64 // generated
 }
+
+// Ran is how the request went on its backend.
+type Ran int
+
+// What may be known of that.
+const (
+	RanUnknown  Ran = iota
+	RanNot          // it was never sent there
+	RanAnswered     // the backend gave a first token
+)
 
 // ReleaseReply says what release did.
 type ReleaseReply struct {
@@ -27,7 +41,7 @@ type ReleaseReply struct {
 
 // Release declares a below the root of a pool. It is safe to repeat.
 func Release(b *pipeline.Batch, s *pipeline.Store, root string, a ReleaseArgs) *pipeline.Handle[ReleaseReply] {
-	args := []string{a.RID, strconv.Itoa(a.Attempt), a.Replica}
+	args := []string{a.RID, strconv.Itoa(a.Attempt), a.Replica, strconv.Itoa(int(a.Ran)), figure(a.TTFTMS), figure(a.Tokens)}
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: releaseScript, Key: root, Args: args}, readRelease)
 }
 

@@ -194,7 +194,7 @@ func TestReleaseDropsAnEntryThatHasASlot(t *testing.T) {
 		p.place(on(ask("01", 1), "b1"))
 		p.place(on(ask("02", 1), "b2"))
 		p.place(on(by("b", ask("03", 1)), "b1"))
-		p.do("ZADD", ":queue", "0", "000000000000|02|2|a|acme|m|7|")
+		p.do("ZADD", ":queue", "-1", "000000000000|02|2|a|acme|m|7|")
 		p.release("a", "01", 1)
 		p.waits()
 		p.held("b1", 1)

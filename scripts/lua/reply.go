@@ -15,6 +15,9 @@ func flag(yes bool) string {
 	return "0"
 }
 
+// figure is a number as scripts take it: never below 0.
+func figure(n int64) string { return strconv.FormatInt(max(0, n), 10) }
+
 // array is a reply of n fields.
 func array(m rueidis.RedisMessage, n int) ([]rueidis.RedisMessage, error) {
 	f, err := m.ToArray()

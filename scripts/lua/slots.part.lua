@@ -1,28 +1,46 @@
--- What place, release, beat and clear share.
+-- What every script of placement shares: the records of backends, leases, and the plan.
 --
 -- Everything is read and planned first; commit() then runs the planned writes, each on a key whose type was read, so
 -- none can fail and nothing is half done. A backend, waiter or replica that cannot be read is passed over.
+-- MU are thousandths of a model unit, whole; a rate is MU per second.
 --
--- <root>:backend:<id>        hash  slots, held (leases on it), draining (absent, "" or 0: no), cooldown_until (ms),
---                                  address, registered (slots draining address, as last registered)
--- <root>:held:<replica>      hash  rid -> attempt backend mu placed_at_ms tenant
--- <root>:waiting:<replica>   hash  rid -> member of the queue
--- <root>:queue               zset  <seq, 12 digits>|rid|attempt|replica|tenant|model|mu|not-backend by seq
--- <root>:turns               hash  seq of the last that joined, grants so far
+-- <root>:backend:<id>        hash  address, slots, models (percent-encoded, parted by spaces; absent: all)
+--                                  registered (as last registered), draining (absent, "" or 0: no)
+--                                  held (leases on it), output_held (output MU of these leases)
+--                                  capacity_mu (rate as registered), rate_mu (as corrected by what was measured)
+--                                  backlog (prompt MU, as of backlog_at, ms: the last place or release there)
+--                                  mean_mu (of a request there), tokens_sent (what came into its KV cache)
+--                                  cooldown_until (ms), failures, silent (requests in a row without a first token)
+--                                  external (requests of others), kv (use of the KV cache, percent × 100), kv_tokens,
+--                                  restarts, read_at (ms), and what reading.lua says of them
+-- <root>:held:<replica>      hash  rid -> attempt backend mu placed_at_ms output_mu prompt_mu work_mu tenant
+--                                  (prompt_mu: what it added to the backlog; work_mu: the backlog with it)
+-- <root>:waiting:<replica>   hash  rid -> member of the queue, then what a grant needs (queue.part.lua)
+-- <root>:queue               zset  <seq, 12 digits>|rid|attempt|replica|tenant|model|mu|not-backend by turn
+-- <root>:arrivals            zset  the same members by seq
+-- <root>:turns               hash  the pool's counters (queue.part.lua, prefixes.part.lua)
 -- <root>:replicas            zset  replica by last beat (ms)
+local tonumber, min = tonumber, math.min -- a global costs a look-up each time
 local root = KEYS[1]
-local pool = string.match(root, '^hg:{p:(.*)}$')
-local queue, turns, replicas = root .. ':queue', root .. ':turns', root .. ':replicas'
+local queue, arrivals, turns, replicas = root .. ':queue', root .. ':arrivals', root .. ':turns', root .. ':replicas'
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-local WINDOW = 16 -- of the waiting, so many are asked whether they could use a slot
-local CHUNK = 4 -- of the queue, read at a time
+local FRESH = 5000 -- ms; an engine's reading older than this says nothing
+local FULL = 9500 -- kv above which a backend gets no request
+local ROOM = 262144 -- tokens in a KV cache whose size nobody told
 
-local function int(n) return string.format('%.0f', n) end
+local function int(n) return string.format('%d', n) end
 
--- whole is the whole number in s, or nil; 15 digits are exact in a double.
+-- whole is the whole number in s, or nil; below 1e15 a double is exact.
 local function whole(s)
-  if type(s) == 'string' and #s <= 15 and string.match(s, '^%d+$') then return tonumber(s) end
+  local n = tonumber(s)
+  if n and n >= 0 and n < 1e15 and n % 1 == 0 then return n end
+end
+
+-- figure is the whole number in a field that may be absent, or nil.
+local function figure(s, absent)
+  if not s or s == '' then return absent end
+  return whole(s)
 end
 
 -- read is a reply, or nil where the key has another type. Any other error ends the script: nothing is written yet.
@@ -35,141 +53,81 @@ local function read(...)
   return reply
 end
 
+-- judge sets readable (all figures of b are whole numbers), usable (it may run requests now or later) and open (a new
+-- request may go there now if a slot is free).
+local function judge(b)
+  local slots, held, cool, capacity, rate, backlog, touched, output =
+    b.slots, b.held, b.cool, b.capacity, b.rate, b.backlog, b.touched, b.output
+  b.readable = slots and held and cool and capacity and rate and backlog and touched and output and b.external and b.kv
+    and min(slots, held, cool, capacity, rate, backlog, touched, output) >= 0
+    and (slots + held + cool + capacity + rate + backlog + touched + output) % 1 == 0 and backlog < 1e15 and output < 1e15
+  b.usable = b.readable and slots > 0 and not b.draining
+  b.open = b.usable and cool <= now and b.kv <= FULL
+end
+
 local plan, dirty, backends = {}, {}, {}
 local function later(...) plan[#plan + 1] = { ... } end
 
 -- backend is the record of id as it will be after the plan. slots: what counts where the record has none (or nil).
--- usable: it may run requests now or later; open: a new request may go there now if a slot is free.
+-- Its table is made in one piece, and its figures are judged together: a pool has many.
+local BACKEND = root .. ':backend:'
 local function backend(id, slots)
   local b = backends[id]
   if b then return b end
-  b = { id = id, key = root .. ':backend:' .. id }
+  local key = BACKEND .. id
+  local f = read('HMGET', key, 'slots', 'held', 'draining', 'cooldown_until', 'capacity_mu', 'rate_mu', 'backlog',
+    'backlog_at', 'output_held', 'read_at', 'external', 'kv')
+  if not f then
+    b = { id = id, key = key }
+    backends[id] = b
+    return b
+  end
+  local external, kv, at = 0, 0, tonumber(f[10] or 0)
+  if at and at + FRESH >= now then external, kv = figure(f[11], 0), figure(f[12], 0) end
+  b = { id = id, key = key, typed = true, readable = false, usable = false, open = false,
+    recorded = f[1], draining = f[3] and f[3] ~= '' and f[3] ~= '0', slots = tonumber(f[1] or slots), held = tonumber(f[2] or 0), cool = tonumber(f[4] or 0), capacity = tonumber(f[5] or 0),
+    rate = tonumber(f[6] or 0), backlog = tonumber(f[7] or 0), touched = tonumber(f[8] or 0), output = tonumber(f[9] or 0),
+    external = external, kv = kv, speed = false, score = false, matched = false, tag = false, more = false, sent = false }
   backends[id] = b
-  local f = read('HMGET', b.key, 'slots', 'held', 'draining', 'cooldown_until', 'registered')
-  if not f then return b end
-  b.typed, b.registered, b.recorded = true, f[5], f[1]
-  b.slots, b.held = whole(f[1] or slots), whole(f[2] or '0')
-  b.draining = f[3] and f[3] ~= '' and f[3] ~= '0'
-  if not f[4] or f[4] == '' then b.cool = 0 else b.cool = whole(f[4]) end
+  judge(b)
+  if not b.readable then -- it may be an empty text; held counts on although others cannot be read
+    b.slots, b.held, b.cool = whole(f[1] or slots), figure(f[2], 0), figure(f[4], 0)
+    b.capacity, b.rate, b.output = figure(f[5], 0), figure(f[6], 0), figure(f[9], 0)
+    b.backlog, b.touched = figure(f[7], 0), figure(f[8], 0)
+    judge(b)
+  end
   return b
 end
 
-local function usable(b) return b.slots and b.slots > 0 and b.held and b.cool and not b.draining end
-local function open(b) return usable(b) and b.cool <= now end
-local function free(b) return open(b) and b.held < b.slots end
-
-local function count(b, by)
-  b.held = b.held + by
-  dirty[b.id] = b
+-- history reads the figures of b that matter only where it is chosen or a prompt may be warm. Unreadable ones start anew.
+local function history(b)
+  if b.sent then return b end
+  local f = redis.call('HMGET', b.key, 'tokens_sent', 'restarts', 'kv_tokens', 'mean_mu')
+  b.sent, b.restarts, b.room, b.mean = figure(f[1], 0) or 0, figure(f[2], 0) or 0, figure(f[3], ROOM) or ROOM, figure(f[4], 0) or 0
+  return b
 end
 
--- lease_of is attempt and backend of a value in held:<replica>; a value that cannot be read is attempt 0 on no backend.
+local function free(b) return b.open and b.held + b.external < b.slots end
+
+-- lease_of is attempt and backend of a value in held:<replica>, and the rest of it; a value that cannot be read is
+-- attempt 0 on no backend.
 local function lease_of(value)
-  local attempt, id = string.match(value, '^(%d+) (%S+) ')
-  return tonumber(attempt or 0), id
-end
-
--- waiter_of takes a member of the queue apart, or is nil.
-local function waiter_of(member)
-  local seq, rid, attempt, replica, tenant, model, mu, avoid =
-    string.match(member, '^(%d+)|([^| ]+)|(%d+)|([^| ]+)|([^|]*)|([^|]*)|(%d+)|([^|]*)$')
-  if not seq then return nil end
-  return { member = member, seq = tonumber(seq), rid = rid, attempt = tonumber(attempt), replica = replica,
-    tenant = tenant, model = model, mu = mu, avoid = avoid }
-end
-
--- claim plans the lease of w on b.
-local function claim(b, w)
-  count(b, 1)
-  later('HSET', root .. ':held:' .. w.replica, w.rid,
-    w.attempt .. ' ' .. b.id .. ' ' .. w.mu .. ' ' .. int(now) .. ' ' .. w.tenant)
-end
-
-local gone, left_queue = {}, 0 -- members of the queue that the plan takes out, and how many
-local function unqueue(member, replica, rid)
-  later('ZREM', queue, member)
-  if replica then later('HDEL', root .. ':waiting:' .. replica, rid) end
-  gone[member], left_queue = true, left_queue + 1
-end
-
--- give_back plans the end of a lease, given its value; the backend that has a slot more, or nil.
-local function give_back(replica, rid, value)
-  later('HDEL', root .. ':held:' .. replica, rid)
-  local _, id = lease_of(value)
-  local b = id and backend(id)
-  if not b or not b.held or b.held == 0 then return nil end
-  count(b, -1)
-  return b
-end
-
-local granted = {} -- rid -> waiter granted by this plan, with its backend in .on
-
--- grantable: the hashes a grant writes have their types, and the rid has no lease already (else its entry is stale).
-local function grantable(w)
-  if w.typed == nil then
-    local lease = read('HGET', root .. ':held:' .. w.replica, w.rid)
-    w.typed = lease ~= nil and read('HGET', root .. ':waiting:' .. w.replica, w.rid) ~= nil
-    w.stale = lease and true
-  end
-  return w.typed
-end
-
--- offer plans a grant for w on the first of these backends it may use, and says whether it did.
-local function offer(offered, w)
-  for _, b in ipairs(offered) do
-    if free(b) and w.avoid ~= b.id and grantable(w) then
-      unqueue(w.member, w.replica, w.rid)
-      if w.stale then return true end
-      claim(b, w)
-      later('PUBLISH', 'hg:grant:' .. w.replica, pool .. ' ' .. w.rid .. ' ' .. int(w.attempt) .. ' ' .. b.id)
-      w.on, granted[w.rid] = b.id, w
-      return true
-    end
-  end
-  return false
-end
-
-local function any_free(offered)
-  for _, b in ipairs(offered) do
-    if free(b) then return true end
-  end
-  return false
-end
-
--- hand_over plans grants of the free slots of offered (backends in order of preference) to the waiting, by score: at
--- most `most`, and it gives up after WINDOW waiters who cannot use any. The result is how many were granted.
-local function hand_over(offered, most)
-  local grants, passed, from, more = 0, 0, 0, any_free(offered)
-  while more do
-    local members = redis.call('ZRANGE', queue, int(from), int(from + CHUNK - 1))
-    for _, member in ipairs(members) do
-      local w = not gone[member] and waiter_of(member)
-      if w == nil then
-        unqueue(member)
-      elseif w and offer(offered, w) then
-        grants = grants + (w.on and 1 or 0)
-        more = grants < most and any_free(offered)
-      elseif w then
-        passed = passed + 1
-        more = passed < WINDOW
-      end
-      if not more then break end
-    end
-    more = more and #members == CHUNK
-    from = from + CHUNK
-  end
-  if grants > 0 then
-    local before = whole(redis.call('HGET', turns, 'grants') or '0') or 0
-    later('HSET', turns, 'grants', int(before + grants))
-  end
-  return grants
+  local attempt, id, rest = string.match(value, '^(%d+) (%S+) (.*)$')
+  return tonumber(attempt or 0), id, rest
 end
 
 -- commit is the second half.
 local function commit()
   for _, b in pairs(dirty) do
-    redis.call('HSET', b.key, 'held', int(b.held))
-    if not b.recorded and b.slots then redis.call('HSET', b.key, 'slots', int(b.slots)) end
+    local more = b.more
+    more[#more + 1], more[#more + 2] = 'held', int(b.held)
+    if b.readable then
+      local n = #more
+      more[n + 1], more[n + 2], more[n + 3], more[n + 4] = 'backlog', int(b.backlog), 'backlog_at', int(b.touched)
+      more[n + 5], more[n + 6] = 'output_held', int(b.output)
+    end
+    if not b.recorded and b.slots then more[#more + 1], more[#more + 2] = 'slots', int(b.slots) end
+    redis.call('HSET', b.key, unpack(more))
   end
-  for _, command in ipairs(plan) do redis.call(unpack(command)) end
+  for i = 1, #plan do redis.call(unpack(plan[i])) end
 end

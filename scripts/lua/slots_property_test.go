@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func TestSlotsNeverLeak(t *testing.T) {
 		}
 		w.now = map[string]int{}
 		w.check()
-		for _, key := range []string{":queue", ":held:a", ":held:b", ":held:c", ":waiting:a", ":waiting:b", ":waiting:c"} {
+		for _, key := range []string{":queue", ":arrivals", ":held:a", ":held:b", ":held:c", ":waiting:a", ":waiting:b", ":waiting:c"} {
 			if n, err := w.do("EXISTS", key).AsInt64(); err != nil || n != 0 {
 				rt.Fatalf("%s is left", key)
 			}
@@ -78,6 +79,16 @@ func (w *world) placeOne(rt *rapid.T) {
 	a.Wait = rapid.Bool().Draw(rt, "wait")
 	a.Not = rapid.SampledFrom([]string{"", "", "b1", "b2"}).Draw(rt, "not")
 	a.Limit = 6
+	a.Tenant = rapid.SampledFrom([]string{"", "x", "y"}).Draw(rt, "tenant")
+	a.Class = rapid.IntRange(0, 2).Draw(rt, "class")
+	a.MU = rapid.Int64Range(0, 60_000).Draw(rt, "mu")
+	a.OutputMU = rapid.Int64Range(0, 20_000).Draw(rt, "output")
+	if n := rapid.IntRange(0, 3).Draw(rt, "fingerprints"); n > 0 {
+		a.Prompt = lua.Prompt{Tokens: 4000, Save: 9, Least: 512, Bucket: n}
+		for i := range n {
+			a.Prompt.Prints = append(a.Prompt.Prints, lua.Print{Name: fmt.Sprint("f", i), Tokens: int64(1000 * (i + 1))})
+		}
+	}
 	r := w.place(a)
 	w.now[rid] = attempt
 	if lease := w.hash(":held:" + a.Replica)[rid]; (r.State == lua.PlacePlaced) != strings.HasPrefix(lease, fmt.Sprintf("%d %s ", attempt, r.Backend)) {
@@ -91,7 +102,8 @@ func (w *world) placeOne(rt *rapid.T) {
 func (w *world) releaseOne(rt *rapid.T) {
 	rid := w.rid(rt)
 	upto := max(0, w.now[rid]-rapid.IntRange(0, 1).Draw(rt, "earlier"))
-	r := w.release(w.owner(rid), rid, upto)
+	r := w.releaseAs(lua.ReleaseArgs{RID: rid, Attempt: upto, Replica: w.owner(rid),
+		Ran: lua.Ran(rapid.IntRange(0, 2).Draw(rt, "ran")), TTFTMS: rapid.Int64Range(0, 3000).Draw(rt, "ttft"), Tokens: 7})
 	if upto < w.now[rid] && (r.Released || r.Dequeued) {
 		rt.Fatalf("released up to %d of %d: %+v", upto, w.now[rid], r)
 	}
@@ -123,16 +135,19 @@ func (w *world) resize(rt *rapid.T) {
 }
 
 func (w *world) check() {
-	held, waiting := map[string]int{}, map[string]string{}
+	held, output, waiting := map[string]int{}, map[string]int{}, map[string]string{}
 	for _, replica := range []string{"a", "b", "c"} {
 		for rid, v := range w.hash(":held:" + replica) {
-			held[strings.Fields(v)[1]]++
+			f := strings.Fields(v)
+			held[f[1]]++
+			mu, _ := strconv.Atoi(f[4])
+			output[f[1]] += mu
 			if w.owner(rid) != replica {
 				w.t.Fatalf("%s is held by %s", rid, replica)
 			}
 		}
 		for rid, entry := range w.hash(":waiting:" + replica) {
-			waiting[rid] = entry
+			waiting[rid], _, _ = strings.Cut(entry, " ")
 			if _, both := w.hash(":held:" + replica)[rid]; both {
 				w.t.Fatalf("%s holds and waits", rid)
 			}
@@ -142,7 +157,24 @@ func (w *world) check() {
 	if err != nil || len(members) != len(waiting) {
 		w.t.Fatalf("queue %v, waiting %v, %v", members, waiting, err)
 	}
+	if arrived, err := w.do("ZRANGE", ":arrivals", "0", "-1").AsStrSlice(); err != nil || !slices.IsSorted(arrived) ||
+		!slices.Equal(arrived, slices.Sorted(slices.Values(members))) {
+		w.t.Fatalf("arrivals %v, queue %v, %v", arrived, members, err)
+	}
+	if len(members) == 0 {
+		for field := range w.hash(":turns") {
+			if strings.Contains(field, "|") {
+				w.t.Fatalf("turns has %q, and nobody waits", field)
+			}
+		}
+	}
 	for id, slots := range w.slots {
+		if got := w.field(":backend:"+id, "output_held"); held[id] > 0 && got != strconv.Itoa(output[id]) || held[id] == 0 && got != "" && got != "0" {
+			w.t.Fatalf("%s: output_held %q, of its leases %d", id, got, output[id])
+		}
+		if got := w.field(":backend:"+id, "backlog"); got != "" && strings.Trim(got, "0123456789") != "" {
+			w.t.Fatalf("%s: backlog %q", id, got)
+		}
 		if got := w.field(":backend:"+id, "held"); got != strconv.Itoa(held[id]) || held[id] > slots {
 			w.t.Fatalf("%s: held %s, leases %d, slots %d", id, got, held[id], slots)
 		}

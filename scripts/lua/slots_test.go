@@ -151,6 +151,11 @@ func (p *pool) release(replica, rid string, attempt int) lua.ReleaseReply {
 	return wait(p, lua.Release(p.pipes.Batch(), p.store, p.root, lua.ReleaseArgs{RID: rid, Attempt: attempt, Replica: replica}))
 }
 
+func (p *pool) releaseAs(a lua.ReleaseArgs) lua.ReleaseReply {
+	p.t.Helper()
+	return wait(p, lua.Release(p.pipes.Batch(), p.store, p.root, a))
+}
+
 func (p *pool) beat(a lua.BeatArgs) lua.BeatReply {
 	p.t.Helper()
 	return wait(p, lua.Beat(p.pipes.Batch(), p.store, p.root, a))

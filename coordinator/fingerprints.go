@@ -1,0 +1,100 @@
+package coordinator
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/zeebo/xxh3"
+)
+
+// PromptParts is what an engine's prefix cache would see of a request, as slices of its body; nothing is kept.
+type PromptParts struct {
+	Model string
+	Salt  string // keeps prompts apart that may not share a cache; "" for none
+	Tools []byte // stands before the messages in the engine's prompt; nil for none
+	Text  []byte // the messages, or the prompt
+	// Ends are the offsets in Text at which messages end, ascending; none where there are no messages.
+	Ends   []int
+	Tokens int64 // estimate for Tools and Text
+}
+
+// Prefix is the fingerprints of a prompt's beginnings. The zero value matches nothing.
+type Prefix struct {
+	Bucket int // 0 to 15, the same for all prompts that may share a fingerprint
+	Prints []Fingerprint
+}
+
+// Fingerprint is one beginning of a prompt, and how long it is.
+type Fingerprint struct {
+	Hash   uint64
+	Tokens int64
+}
+
+const (
+	maxFingerprints = 12
+	messageEnds     = 4    // the last ones: where the next turn of a conversation goes on
+	firstBlock      = 2048 // bytes; the others end at doubles of it
+	headBytes       = 1024 // of Text: a shorter prompt has no fingerprints, and this much names the bucket
+)
+
+// Fingerprints names up to 12 beginnings of a prompt, shortest first: those that end with one of its last 4 messages, and
+// those that end at 2 KiB and its doubles. Two prompts of one model, with the same tools and salt, have the fingerprint
+// of every such beginning in common that is the same in both, whatever follows.
+func Fingerprints(p PromptParts) Prefix {
+	if len(p.Text) < headBytes {
+		return Prefix{}
+	}
+	h := xxh3.New()
+	for _, part := range [][]byte{[]byte(p.Model), []byte(p.Salt), p.Tools} { // with lengths: no two lists look alike
+		var length [8]byte
+		binary.LittleEndian.PutUint64(length[:], uint64(len(part)))
+		h.Write(length[:])
+		h.Write(part)
+	}
+	h.Write(p.Text[:headBytes])
+	prefix, from := Prefix{Bucket: int(h.Sum64() % 16)}, headBytes
+	for _, at := range beginnings(len(p.Text), p.Ends) {
+		h.Write(p.Text[from:at])
+		from = at
+		share := float64(len(p.Tools)+at) / float64(len(p.Tools)+len(p.Text))
+		prefix.Prints = append(prefix.Prints, Fingerprint{Hash: h.Sum64(), Tokens: int64(share * float64(p.Tokens))})
+	}
+	return prefix
+}
+
+// beginnings is where they end, ascending, each once, from headBytes on.
+func beginnings(length int, ends []int) []int {
+	at := make([]int, 0, maxFingerprints)
+	ends = ends[max(0, len(ends)-messageEnds):]
+	blocks := 0
+	if length >= firstBlock {
+		blocks = bits.Len(uint(length / firstBlock))
+	}
+	room := maxFingerprints - len(ends)
+	for i := max(0, blocks-room); i < blocks; i++ { // of a very long prompt the long ones
+		block := firstBlock << i
+		for len(ends) > 0 && ends[0] <= block {
+			at, ends = appendEnd(at, ends[0], length), ends[1:]
+		}
+		at = appendEnd(at, block, length)
+	}
+	for _, end := range ends {
+		at = appendEnd(at, end, length)
+	}
+	return at
+}
+
+func appendEnd(at []int, end, length int) []int {
+	if end < headBytes || end > length || len(at) > 0 && end <= at[len(at)-1] {
+		return at
+	}
+	return append(at, end)
+}
+
+// name is the fingerprint as it stands in Redis.
+func (f Fingerprint) name() string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], f.Hash)
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}

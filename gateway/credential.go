@@ -37,7 +37,7 @@ func credentialOf(x head) (credential, *refusal) {
 		}
 	}
 	if key == "" {
-		return credential{}, unauthorized()
+		return credential{}, refusalOf(protocol.MissingAPIKey(), headerField{"Www-Authenticate", "Bearer"})
 	}
 	sum := sha256.Sum256([]byte(key))
 	return credential{hash: hex.EncodeToString(sum[:]), tenant: tenantOf(key)}, nil

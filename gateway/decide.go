@@ -175,6 +175,9 @@ func (r *request) admitted(h *pipeline.Handle[coordinator.Admission]) *refusal {
 		return nil
 	}
 	r.asked = false // a refusal reserved nothing
+	if a.Verdict == coordinator.PolicyUnreadable {
+		r.g.unreadable.warn(r.g.deps.Log, r.key.tenant, a, time.Now())
+	}
 	if a.KeyID == "" {
 		r.record.Tenant = "" // a made-up key belongs to nobody
 	}

@@ -108,6 +108,8 @@ type Gateway struct {
 	unpackers *unpackers
 	cors      cors
 
+	unreadable unreadable
+
 	closing context.Context // ends when Drain begins: nobody waits in the queue any more
 	close   context.CancelFunc
 	cut     context.Context // ends what outlives the drain

@@ -14,7 +14,15 @@ import (
 type refusal struct {
 	protocol.Error
 	fields []headerField
+	filed  string // stands in the usage record in place of Code: what the client is not told; "": the same
 }
+
+// What the usage record says of a key that the client is only told is invalid.
+const (
+	filedKeyDisabled      = "key_disabled"
+	filedKeyExpired       = "key_expired"
+	filedRecordUnreadable = "record_unreadable"
+)
 
 func refusalOf(e protocol.Error, fields ...headerField) *refusal {
 	if e.Status == 503 && len(fields) == 0 {
@@ -23,8 +31,8 @@ func refusalOf(e protocol.Error, fields ...headerField) *refusal {
 	return &refusal{Error: e, fields: fields}
 }
 
-// refuse answers with an error body, in the shape the clients of the path read.
-func refuse(x exchange, e protocol.Error, fields []headerField) {
+// refuse answers with an error body, in the shape the clients of the path read, and returns its length.
+func refuse(x exchange, e protocol.Error, fields []headerField) int64 {
 	var body []byte
 	if shapeOf(x.Path()) == protocol.MessagesShape {
 		body = protocol.AppendMessagesBody(nil, e)
@@ -33,15 +41,20 @@ func refuse(x exchange, e protocol.Error, fields []headerField) {
 	}
 	x.Begin(e.Status, append(fields, headerField{"Content-Type", "application/json"}), int64(len(body)))
 	_ = x.Write(body)
+	return int64(len(body))
 }
 
 // refusalOfVerdict turns the ledger's no into an answer that says which limit of which scope, and when to come back.
 func refusalOfVerdict(a coordinator.Admission, model string) *refusal {
 	switch a.Verdict {
-	case coordinator.KeyUnknown, coordinator.KeyDisabled, coordinator.KeyExpired:
+	case coordinator.KeyUnknown:
 		return unauthorized()
+	case coordinator.KeyDisabled:
+		return unauthorized().as(filedKeyDisabled)
+	case coordinator.KeyExpired:
+		return unauthorized().as(filedKeyExpired)
 	case coordinator.PolicyUnreadable:
-		return unauthorized()
+		return unauthorized().as(filedRecordUnreadable)
 	case coordinator.ModelNotAllowed:
 		return refusalOf(protocol.ModelNotAllowed(model))
 	case coordinator.ModelNotFound:
@@ -52,11 +65,14 @@ func refusalOfVerdict(a coordinator.Admission, model string) *refusal {
 		if a.KeyID == "" {
 			return limited(a, "Too many requests with unknown API keys.")
 		}
-		return limited(a, fmt.Sprintf("%s allows %d requests per minute; %d are left.", scopeName(a), a.Limit, a.Remaining))
+		return limited(a, fmt.Sprintf("%s allows %s per minute; %s left.", scopeName(a), some(a.Limit, "request"), are(a.Remaining)))
 	case coordinator.TokensExceeded:
-		return limited(a, fmt.Sprintf("%s allows %d tokens per minute; %d are left, and this request asks for more.", scopeName(a), a.Limit, a.Remaining))
+		if a.Reset == 0 {
+			return limited(a, fmt.Sprintf("%s allows %s per minute, and this request alone asks for more: shorten the prompt or max_tokens.", scopeName(a), some(a.Limit, "token")))
+		}
+		return limited(a, fmt.Sprintf("%s allows %s per minute; %s left, and this request asks for more.", scopeName(a), some(a.Limit, "token"), are(a.Remaining)))
 	case coordinator.ParallelExceeded:
-		return limited(a, fmt.Sprintf("%s allows %d requests at the same time (parallel, its concurrency limit), and as many are running.", scopeName(a), a.Limit))
+		return limited(a, fmt.Sprintf("%s allows %s at the same time (parallel, its concurrency limit), and as many are running.", scopeName(a), some(a.Limit, "request")))
 	case coordinator.BudgetExceeded:
 		r := refusalOf(protocol.InsufficientQuota(fmt.Sprintf("%s has %s left of its budget of %s USD, and this request may cost more.", scopeName(a), dollars(a.Remaining), dollars(a.Limit))),
 			headerField{"X-Should-Retry", "false"})
@@ -66,8 +82,33 @@ func refusalOfVerdict(a coordinator.Admission, model string) *refusal {
 	return refusalOf(protocol.RedisUnavailable())
 }
 
+// as files the refusal under another code than the client sees.
+func (no *refusal) as(filed string) *refusal {
+	no.filed = filed
+	return no
+}
+
+// limited tells when to come back, or that coming back is of no use: a limit of 0, a request larger than the limit.
 func limited(a coordinator.Admission, message string) *refusal {
-	return refusalOf(protocol.RateLimitExceeded(message), retryAfter(max(a.Reset, time.Second))...)
+	if a.Reset == 0 {
+		return refusalOf(protocol.RateLimitExceeded(message), headerField{"X-Should-Retry", "false"})
+	}
+	return refusalOf(protocol.RateLimitExceeded(message), retryAfter(a.Reset)...)
+}
+
+// some is a number of things in words: "1 request", "2 requests".
+func some(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.FormatInt(n, 10) + " " + thing + "s"
+}
+
+func are(n int64) string {
+	if n == 1 {
+		return "1 is"
+	}
+	return strconv.FormatInt(n, 10) + " are"
 }
 
 // scopeName names the scope that refused in words, without an id that the caller may not know.

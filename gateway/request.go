@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -201,7 +202,7 @@ func (r *request) left() *refusal {
 // refuse answers with an error and files why.
 func (r *request) refuse(no *refusal) {
 	r.record.Status = no.Status
-	r.record.ErrorCode = no.Code
+	r.record.ErrorCode = cmp.Or(no.filed, no.Code)
 	if r.record.Outcome == coordinator.OutcomeOK {
 		r.record.Outcome = outcomeOf(no.Code)
 	}
@@ -210,7 +211,7 @@ func (r *request) refuse(no *refusal) {
 		r.record.Status, r.record.ErrorCode = statusClientGone, ""
 		return
 	}
-	refuse(r.x, no.Error, append(r.fields(), no.fields...))
+	r.record.ResponseBytes = refuse(r.x, no.Error, append(r.fields(), no.fields...))
 }
 
 // statusClientGone stands in the record of a client that left before it was answered; nobody is sent it.

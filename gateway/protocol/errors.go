@@ -91,8 +91,13 @@ func TwoCredentials() Error {
 	return twoCredentials.say("The request carries two different API keys; send one.", "")
 }
 
-// InvalidAPIKey is a key that is missing, unknown, disabled or expired; the answer does not say which.
-func InvalidAPIKey() Error { return invalidAPIKey.say("Missing or invalid API key.", "") }
+// InvalidAPIKey is a key that is unknown, disabled or expired; the answer does not say which.
+func InvalidAPIKey() Error { return invalidAPIKey.say("Invalid API key.", "") }
+
+// MissingAPIKey is a request without a key in a place where one is looked for.
+func MissingAPIKey() Error {
+	return invalidAPIKey.say("No API key: send it as Authorization: Bearer <key> (or X-Api-Key).", "")
+}
 
 // ModelNotAllowed says the same whether the model exists or not.
 func ModelNotAllowed(model string) Error {

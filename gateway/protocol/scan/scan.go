@@ -226,7 +226,14 @@ func (s *scanner) int(f field, least, most, absent int64) int64 {
 	}
 	n, ok := s.c.Int()
 	if s.ok() && (!ok || n < least || n > most) {
-		s.refuse(f.String(), fmt.Sprintf("must be a whole number from %d to %d, or null", least, most), from)
+		within := fmt.Sprintf(" from %d to %d", least, most)
+		switch {
+		case least == 0 && most == math.MaxInt64:
+			within = ", 0 or more"
+		case most == math.MaxInt64:
+			within = ""
+		}
+		s.refuse(f.String(), "must be a whole number"+within+", or null", from)
 	}
 	return n
 }

@@ -163,6 +163,26 @@ func (l *lane) linesOf(id string) (found []fleet.Line) {
 	return found
 }
 
+// lines waits for n usage lines of the lane's tenant and returns them by request id; two of one id fail the test.
+func (l *lane) lines(n int) map[string]fleet.Line {
+	l.t.Helper()
+	found := map[string]fleet.Line{}
+	lab.Eventually(l.t, patience, func() bool {
+		clear(found)
+		for _, line := range l.Lines() {
+			if line.Tenant != l.tenant {
+				continue
+			}
+			if twin, ok := found[line.RequestID]; ok {
+				l.t.Errorf("two usage lines of one request:\n%s%s", twin.Raw, line.Raw)
+			}
+			found[line.RequestID] = line
+		}
+		return len(found) >= n
+	}, "%d usage lines of %s", n, l.tenant)
+	return found
+}
+
 // charged checks what a usage line says was used, and that the cost follows from it.
 func (l *lane) charged(line fleet.Line, outcome, source string, prompt, completion int64) {
 	l.t.Helper()

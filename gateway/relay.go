@@ -134,13 +134,12 @@ func (r *request) streamOptions() sse.Options {
 // end says how a stream that had begun ended, tells the client if it did not end well, and takes its usage. What was held
 // of an event goes to the client only where the stream ended in order.
 func (s *stream) end(err error) {
-	r, shown := s.r, s.tap.Seen()
-	var seen sse.End
+	r, seen := s.r, s.tap.Seen()
+	finished, failed, events := seen.Finished(), seen.Failed, seen.Events // as the client was shown
 	if err == io.EOF {
 		var rest []byte
 		seen = s.tap.Close(func(p []byte) { rest = append(rest, p...) })
-		if seen.Finished() {
-			shown = seen
+		if finished = seen.Finished(); finished && seen.Events > events { // only its blank line is missing
 			s.out(rest)
 		}
 	} else {
@@ -150,12 +149,12 @@ func (s *stream) end(err error) {
 	r.usage = r.streamUsage(seen)
 	switch {
 	case r.record.Outcome == coordinator.OutcomeClientGone: // found out while writing
-	case shown.Finished(): // whatever the connection did then
+	case finished: // whatever the connection did then
 	case errors.Is(context.Cause(r.ctx), errShutdown):
 		r.breakOff(seen, protocol.Shutdown())
 	case r.ctx.Err() != nil || errors.Is(err, errUpstreamAborted):
 		r.record.Outcome = coordinator.OutcomeClientGone
-	case shown.Failed: // the engine's own error event went to the client
+	case failed: // the engine's own error event went to the client
 		r.record.Outcome = coordinator.OutcomeUpstreamError
 		r.record.ErrorCode = protocol.CodeUpstreamError
 	case seen.Failed:

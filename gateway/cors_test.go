@@ -86,7 +86,7 @@ func TestHDR3_AllOrNone(t *testing.T) {
 	if got.StatusCode != 404 || got.Header["Vary"] != nil || got.Header["Access-Control-Allow-Origin"] != nil {
 		t.Errorf("without origins: %d %v", got.StatusCode, got.Header)
 	}
-	if r := <-none.records; r.Status != 404 {
+	if r := none.record(t); r.Status != 404 {
 		t.Errorf("record %+v", r)
 	}
 }

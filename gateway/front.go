@@ -2,11 +2,9 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"log"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +76,6 @@ type httpExchange struct {
 
 	begun      bool
 	sized      bool // the reply has a Content-Length: no flush is needed to end it
-	draining   bool // a read deadline is set for what nobody reads
 	writeUntil time.Time
 }
 
@@ -106,18 +103,13 @@ func (x *httpExchange) RemoteIP() string {
 	return host
 }
 
-// ReadBody gives the client the body's timeout for each read, and minBodyRate in the long run. The deadline is lifted
-// with the end of the body: what net/http reads beside the handler, to see the client leave, must not time out.
+// ReadBody gives the client the body's timeout for each read, and minBodyRate in the long run. At the end of the body
+// net/http lifts the deadline: it reads on beside the handler, to see the client leave.
 func (x *httpExchange) ReadBody(p []byte) (int, error) {
 	x.extendRead(time.Now())
 	n, err := x.r.Body.Read(p)
 	x.bodyRead += int64(n)
-	if err != nil {
-		x.bodyOver = true
-		if !errors.Is(err, os.ErrDeadlineExceeded) { // after a timeout net/http must not wait for the rest either
-			_ = x.control.SetReadDeadline(time.Time{})
-		}
-	}
+	x.bodyOver = err != nil // after a timeout net/http must not wait for the rest either: the deadline stays
 	return n, err
 }
 
@@ -141,7 +133,6 @@ func (x *httpExchange) extendRead(now time.Time) {
 
 func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 	if !x.bodyOver { // net/http reads what is left of the body before it sends the head
-		x.draining = true
 		_ = x.control.SetReadDeadline(time.Now().Add(drainTimeout))
 	}
 	h := x.w.Header()
@@ -169,10 +160,5 @@ func (x *httpExchange) Write(p []byte) error {
 	if x.sized {
 		return nil // net/http sends it when the handler returns, in one write with the head
 	}
-	err := x.control.Flush()
-	if x.draining { // the answer goes on: the deadline must not end it
-		x.draining = false
-		_ = x.control.SetReadDeadline(time.Time{})
-	}
-	return err
+	return x.control.Flush()
 }

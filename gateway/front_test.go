@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -71,12 +73,12 @@ func TestNoRoute(t *testing.T) {
 		if got := w.answer(method); got.StatusCode != 404 || method != "HEAD" && got.code != "route_not_found" {
 			t.Errorf("%s: %d %s", line, got.StatusCode, got.text)
 		}
-		if r := <-f.records; r.Status != 404 || r.ErrorCode != "route_not_found" {
+		if r := f.record(t); r.Status != 404 || r.ErrorCode != "route_not_found" {
 			t.Errorf("%s: record %+v", line, r)
 		}
 		if !strings.HasPrefix(line, "PRI") {
 			w.send(f.post("", "")).answer("POST")
-			<-f.records
+			f.record(t)
 		}
 	}
 	if len(f.records) > 0 || f.keys.admitted.Load() > 0 {
@@ -173,7 +175,7 @@ func TestSlowBody(t *testing.T) {
 			t.Errorf("%q: %d %s", body, got.StatusCode, got.text)
 		}
 		w.ended()
-		if r := <-f.records; r.Status != 408 || r.Outcome != coordinator.OutcomeTimeout {
+		if r := f.record(t); r.Status != 408 || r.Outcome != coordinator.OutcomeTimeout {
 			t.Errorf("%q: record %+v", body, r)
 		}
 	}
@@ -191,12 +193,17 @@ func TestSlowBody(t *testing.T) {
 	if got := w.answer("POST"); got.StatusCode != 408 {
 		t.Errorf("a trickle: %d", got.StatusCode)
 	}
+	select {
+	case <-stop:
+		t.Error("a trickle was read to its end")
+	default:
+	}
 	w.Close()
 	<-stop
-	<-f.records
+	f.record(t)
 
 	f.dial(t).send(head + "Content-Length: 500000\r\n\r\n{").Close()
-	if r := <-f.records; r.Outcome != coordinator.OutcomeClientGone {
+	if r := f.record(t); r.Outcome != coordinator.OutcomeClientGone {
 		t.Errorf("a client that left: record %+v", r)
 	}
 	if n := f.PromptBytes(); n != 0 {
@@ -234,5 +241,37 @@ func TestWritesPass(t *testing.T) {
 	w.Close()
 	if _, err := (frontConn{w.Conn}).Write([]byte("HTTP/1.1 400 Bad Request\r\n" + string(httpErrorFields) + "400 Bad Request")); err == nil {
 		t.Error("a write on a closed connection passed")
+	}
+}
+
+// TestDeadlinesEndWithTheBody: the time a body has, read or left over, ends neither the answer nor the watch for the client.
+func TestDeadlinesEndWithTheBody(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Config{})
+	ended := make(chan error, 2)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: drainTimeout}
+		if x.Path() == "/read" {
+			_, _ = x.ReadBody(make([]byte, 100))
+		}
+		x.Begin(200, nil, -1)
+		_ = x.Write([]byte("first"))
+		select {
+		case <-r.Context().Done():
+			ended <- errors.New("ended while the client was there")
+		case <-time.After(drainTimeout * 3 / 2):
+			ended <- x.Write([]byte("last"))
+		}
+		<-r.Context().Done()
+		ended <- nil
+	})}
+	f.serve(t, server)
+	for _, path := range []string{"/read", "/leave"} {
+		w := f.dial(t).send("GET " + path + " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")
+		if err := <-ended; err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		w.Close()
+		<-ended
 	}
 }

@@ -101,6 +101,18 @@ func (f *front) serve(t *testing.T, server *http.Server) *front {
 	return f
 }
 
+// record is the next usage record.
+func (f *front) record(t *testing.T) coordinator.Record {
+	t.Helper()
+	select {
+	case r := <-f.records:
+		return r
+	case <-time.After(20 * time.Second):
+		t.Fatal("no usage record")
+		return coordinator.Record{}
+	}
+}
+
 // post is a chat request with a key and this body, as a client writes it; fields end in a line end each.
 func (f *front) post(key, body string, fields ...string) string {
 	return "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + key + "\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n" +

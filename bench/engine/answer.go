@@ -10,15 +10,15 @@ import (
 
 // whole answers a request that is not streamed.
 func (c *call) whole(g *generation) error {
-	for !g.finished() {
+	for !g.finished() && !g.background {
 		if err := c.await(g); err != nil {
 			return err
 		}
 	}
 	c.firstToken()
 	c.pause()
-	body := c.wholeBody(g)
-	c.w.Header().Set("Content-Type", "application/json")
+	body := g.body(c)
+	c.w.Header().Set("Content-Type", contentType(body))
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.head(http.StatusOK)
 	switch c.fault.Kind {
@@ -51,10 +51,7 @@ func (c *call) wholeBody(g *generation) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		var text []byte
-		for t := range s.shown() {
-			text = append(text, tokenText(s.seed, t)...)
-		}
+		text := s.answer()
 		if g.chat {
 			b = fmt.Appendf(b, `{"index":%d,"message":{"role":"assistant","content":"%s","refusal":null,"tool_calls":[]},`, i, text)
 		} else {
@@ -85,6 +82,23 @@ func (s *sequence) shown() int {
 		return s.length - 1
 	}
 	return s.length
+}
+
+// answer is the text of a finished sequence.
+func (s *sequence) answer() []byte {
+	var text []byte
+	for t := range s.shown() {
+		text = append(text, tokenText(s.seed, t)...)
+	}
+	return text
+}
+
+// contentType of an answer: plain text is asked for in audio only.
+func contentType(body []byte) string {
+	if len(body) > 0 && body[0] == '{' {
+		return "application/json"
+	}
+	return "text/plain; charset=utf-8"
 }
 
 func quote(s string) []byte {

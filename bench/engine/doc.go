@@ -10,6 +10,9 @@
 // by decoding sequences, and W, a, c, o from a Profile. Text is hashed in blocks of 16 tokens (4 bytes each) into an LRU
 // prefix cache, so a repeated prompt, and the next turn of a conversation, costs only what is new.
 //
+// Beside chat and completions there are Responses (kept in memory, continued, made in the background, cancelled), Messages,
+// embeddings, rerank, score, transcriptions and tokenizing, as far as clients can tell.
+//
 // The same seed, prompt and parameters give the same text and the same length.
 //
 // Invariants:

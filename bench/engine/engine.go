@@ -15,12 +15,14 @@ type Engine struct {
 	seen    seenLog
 	started time.Time
 
-	wake chan struct{} // there is something to compute
+	wake    chan struct{} // there is something to compute
+	stopped chan struct{} // closed when Run returns
 
 	mu          sync.Mutex
 	batch       *batch
 	generations int
-	inUse       map[string]bool // request ids that are running
+	inUse       map[string]bool      // request ids that are running
+	responses   map[string]*response // what may be asked for later, by id
 	faults      []*Fault
 	unhealthy   bool
 	refuse      func(bool) error // closes and opens the listener; nil without Start
@@ -39,18 +41,44 @@ func New(opts Options) (*Engine, error) {
 		wake:    make(chan struct{}, 1),
 		batch:   newBatch(profile, opts.Slots, opts.KVBlocks),
 		inUse:   make(map[string]bool),
+
+		responses: make(map[string]*response),
+		stopped:   make(chan struct{}),
 	}
 	e.mux = http.NewServeMux()
 	e.mux.HandleFunc("GET /health", e.serveHealth)
 	e.mux.HandleFunc("GET /version", e.serveVersion)
 	e.mux.HandleFunc("GET /metrics", e.serveMetrics)
 	e.mux.HandleFunc("GET /v1/models", e.serveModels)
-	e.mux.HandleFunc("POST /v1/chat/completions", e.serveGeneration)
-	e.mux.HandleFunc("POST /v1/completions", e.serveGeneration)
+	for path, parse := range parsers {
+		e.mux.HandleFunc("POST "+path, e.generate(parse))
+	}
+	e.mux.HandleFunc("GET "+responsesPath+"/{id}", e.serveResponse)
+	e.mux.HandleFunc("POST "+responsesPath+"/{id}/cancel", e.serveCancel)
+	e.mux.HandleFunc("POST /tokenize", e.serveTokenize)
+	e.mux.HandleFunc("POST /detokenize", e.serveDetokenize)
 	e.mux.HandleFunc("POST /sim/faults", e.serveFaults)
 	e.mux.HandleFunc("DELETE /sim/faults", e.serveFaults)
 	e.mux.HandleFunc("GET /sim/state", e.serveState)
 	return e, nil
+}
+
+const (
+	responsesPath = "/v1/responses"
+	messagesPath  = "/v1/messages"
+)
+
+// parsers are the routes that compute something.
+var parsers = map[string]parser{
+	"/v1/chat/completions":     parseCompletion,
+	"/v1/completions":          parseCompletion,
+	responsesPath:              parseResponse,
+	messagesPath:               parseMessage,
+	"/v1/embeddings":           parseEmbedding,
+	"/v1/rerank":               parseRerank,
+	"/v1/score":                parseScore,
+	"/v1/audio/transcriptions": parseAudio,
+	"/v1/audio/translations":   parseAudio,
 }
 
 // ServeHTTP answers like vLLM's API server.
@@ -65,6 +93,7 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Run steps the batch until ctx ends. The timetable is kept over late timers, so the mean step is right at any Speed.
 func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.stopped)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	next := time.Now()
@@ -158,14 +187,19 @@ func (e *Engine) submit(id string, seqs []*sequence) *apiError {
 
 // leave frees the request's id and makes the scheduler drop what has not finished, counted under reason.
 func (e *Engine) leave(id, reason string, seqs []*sequence) {
+	e.abandon(reason, seqs)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.inUse, id)
+}
+
+// abandon makes the scheduler drop what has not finished.
+func (e *Engine) abandon(reason string, seqs []*sequence) {
 	for _, s := range seqs {
 		if !s.done.Load() {
 			s.abandoned.CompareAndSwap(nil, &reason)
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.inUse, id)
 	e.poke()
 }
 

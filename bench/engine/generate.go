@@ -16,6 +16,7 @@ import (
 // call is one generation request on its way through the handler.
 type call struct {
 	engine *Engine
+	parse  parser
 	w      http.ResponseWriter
 	r      *http.Request
 	fault  Fault
@@ -29,15 +30,23 @@ var (
 	errFault      = errors.New("engine: fault")
 )
 
-// serveGeneration answers /v1/chat/completions and /v1/completions: read, perhaps fail on demand, validate, generate.
-func (e *Engine) serveGeneration(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return // the client left while sending
+// generate answers a route that computes: read, perhaps fail on demand, validate, generate.
+func (e *Engine) generate(parse parser) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the client left while sending
+		}
+		c := &call{engine: e, parse: parse, w: w, r: r, fault: e.takeFault(), seen: e.seen.add(r, body)} // I5
+		c.note(c.run(body))
 	}
-	c := &call{engine: e, w: w, r: r, fault: e.takeFault(), seen: e.seen.add(r, body)} // I5
-	outcome := c.run(body)
-	e.seen.update(c.seen, func(s *Seen) { s.Ended, s.Outcome = time.Now(), outcome })
+}
+
+// note files the end of the call; "" is noted later.
+func (c *call) note(outcome string) {
+	if outcome != "" {
+		c.engine.seen.update(c.seen, func(s *Seen) { s.Ended, s.Outcome = time.Now(), outcome })
+	}
 }
 
 // run returns the outcome for the log.
@@ -45,21 +54,32 @@ func (c *call) run(body []byte) string {
 	if done := c.failEarly(); done {
 		return c.fault.Kind
 	}
-	g, invalid := c.engine.parse(c.r, body)
+	g, invalid := c.parse(c.engine, c.r, body)
 	if invalid == nil {
-		g.id = g.prefix() + requestID(c.r)
+		g.id = g.prefix + requestID(c.r)
 		invalid = c.engine.submit(g.id, g.seqs)
 	}
 	if invalid != nil {
 		c.refuse(invalid)
 		return "rejected"
 	}
+	if g.background {
+		c.detach(g)
+	}
 	var err error
 	if g.stream {
-		err = c.stream(g)
+		err = g.events(c)
 	} else {
 		err = c.whole(g)
 	}
+	if g.background {
+		return "" // its end is noted by who waits for it
+	}
+	return c.end(g, err)
+}
+
+// end frees what the generation holds and returns its outcome.
+func (c *call) end(g *generation, err error) string {
 	output, cached := 0, 0
 	for _, s := range g.seqs {
 		output += int(s.generated.Load())
@@ -75,6 +95,9 @@ func (c *call) run(body []byte) string {
 		return "abort"
 	}
 	c.engine.leave(g.id, "abort", nil)
+	if g.after != nil {
+		g.after(c)
+	}
 	if c.fault.Kind != "" {
 		return c.fault.Kind
 	}
@@ -108,6 +131,9 @@ func (c *call) head(status int) {
 
 func (c *call) refuse(err *apiError) {
 	body := err.body()
+	if c.r.URL.Path == messagesPath {
+		body = err.messagesBody()
+	}
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.head(err.status)
@@ -178,13 +204,6 @@ func wait(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-}
-
-func (g *generation) prefix() string {
-	if g.chat {
-		return "chatcmpl-"
-	}
-	return "cmpl-"
 }
 
 // requestID is the client's label, or 32 random hex digits.

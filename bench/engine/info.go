@@ -32,6 +32,11 @@ func (e *apiError) body() []byte {
 	return fmt.Appendf(nil, `{"error":{"message":%s,"type":"%s","param":%s,"code":%d}}`, quote(e.message), e.kind, param, e.status)
 }
 
+// messagesBody is the error as /v1/messages shows it: with vLLM's names of types, not Anthropic's.
+func (e *apiError) messagesBody() []byte {
+	return fmt.Appendf(nil, `{"type":"error","error":{"type":"%s","message":%s}}`, e.kind, quote(e.message))
+}
+
 // serveHealth is 200 with an empty body, or 503 under the fault Unhealthy. It does not look at the batch: a hung engine is
 // healthy, as with vLLM.
 func (e *Engine) serveHealth(w http.ResponseWriter, _ *http.Request) {

@@ -14,7 +14,8 @@ import (
 // generation is a request that passed validation.
 type generation struct {
 	id           string // with its prefix, "chatcmpl-…"
-	chat         bool
+	prefix       string
+	chat         bool // chat/completions
 	model        string
 	stream       bool
 	includeUsage bool
@@ -22,6 +23,12 @@ type generation struct {
 	seqs         []*sequence
 	news         chan struct{} // capacity 1
 	promptTokens int           // over all prompts, each counted once
+
+	body   func(*call) []byte // renders the finished answer
+	events func(*call) error  // streams it
+	after  func(*call)        // once it is complete; nil: nothing
+	// background: it goes on without its client.
+	background bool
 }
 
 // requestBody is what shapes the answer; everything else is accepted and ignored, as vLLM does.
@@ -52,27 +59,23 @@ type message struct {
 
 const maxChoices = 128
 
-// parse turns a body into sequences, or into the error vLLM would answer.
-func (e *Engine) parse(r *http.Request, body []byte) (*generation, *apiError) {
+// parser turns a body into sequences, or into the error vLLM would answer.
+type parser func(e *Engine, r *http.Request, body []byte) (*generation, *apiError)
+
+// parseCompletion reads bodies of /v1/chat/completions and /v1/completions.
+func parseCompletion(e *Engine, r *http.Request, body []byte) (*generation, *apiError) {
 	var in requestBody
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, badRequest("Invalid request body: "+err.Error(), "")
 	}
-	g := &generation{chat: r.URL.Path == "/v1/chat/completions", model: in.Model, news: make(chan struct{}, 1)}
-	if g.model == "" {
-		g.model = e.opts.Models[0]
-	}
-	if !slices.Contains(e.opts.Models, g.model) {
-		return nil, &apiError{http.StatusNotFound, "NotFoundError", fmt.Sprintf("The model `%s` does not exist.", g.model), "model"}
-	}
-	if err := e.checkFields(&in); err != nil {
+	g, err := e.newGeneration(&in, "cmpl-")
+	if err != nil {
 		return nil, err
 	}
-	g.stream = in.Stream
-	if in.StreamOptions != nil {
-		g.includeUsage = in.StreamOptions.IncludeUsage
-		g.everyUsage = g.includeUsage && in.StreamOptions.Continuous
+	if g.chat = r.URL.Path == "/v1/chat/completions"; g.chat {
+		g.prefix = "chatcmpl-"
 	}
+	g.body, g.events = func(c *call) []byte { return c.wholeBody(g) }, func(c *call) error { return c.stream(g) }
 	prompts, err := in.prompts(g.chat)
 	if err != nil {
 		return nil, err
@@ -88,6 +91,25 @@ func (e *Engine) parse(r *http.Request, body []byte) (*generation, *apiError) {
 		if err := e.addPrompt(g, &in, p, choices); err != nil {
 			return nil, err
 		}
+	}
+	return g, nil
+}
+
+// newGeneration checks what all bodies have in common.
+func (e *Engine) newGeneration(in *requestBody, prefix string) (*generation, *apiError) {
+	g := &generation{prefix: prefix, model: in.Model, stream: in.Stream, news: make(chan struct{}, 1)}
+	if g.model == "" {
+		g.model = e.opts.Models[0]
+	}
+	if !slices.Contains(e.opts.Models, g.model) {
+		return nil, &apiError{http.StatusNotFound, "NotFoundError", fmt.Sprintf("The model `%s` does not exist.", g.model), "model"}
+	}
+	if err := e.checkFields(in); err != nil {
+		return nil, err
+	}
+	if in.StreamOptions != nil {
+		g.includeUsage = in.StreamOptions.IncludeUsage
+		g.everyUsage = g.includeUsage && in.StreamOptions.Continuous
 	}
 	return g, nil
 }
@@ -122,7 +144,7 @@ func (e *Engine) addPrompt(g *generation, in *requestBody, prompt []byte, choice
 	tokens := text.tokens()
 	room := e.opts.MaxModelLen - tokens
 	limit := room
-	if !g.chat {
+	if g.prefix == "cmpl-" {
 		limit = min(limit, 16) // vLLM's default for completions
 	}
 	if in.MaxTokens != nil {
@@ -221,14 +243,24 @@ func appendContent(b []byte, content json.RawMessage, index int) ([]byte, *apiEr
 		Type     string          `json:"type"`
 		Text     string          `json:"text"`
 		ImageURL json.RawMessage `json:"image_url"`
+		Source   json.RawMessage `json:"source"`  // an image of Messages
+		Content  json.RawMessage `json:"content"` // a tool's result of Messages
+		Input    json.RawMessage `json:"input"`   // a tool's call of Messages
 	}
 	if json.Unmarshal(content, &parts) != nil {
 		return nil, badRequest(fmt.Sprintf("messages[%d]: content must be a string or a list of parts.", index), "messages")
 	}
 	for _, p := range parts {
 		b = append(b, p.Text...)
-		if len(p.ImageURL) > 0 {
-			b = append(b, imageText(p.ImageURL)...)
+		for _, image := range [][]byte{p.ImageURL, p.Source} {
+			if len(image) > 0 {
+				b = append(b, imageText(image)...)
+			}
+		}
+		b = append(b, p.Input...)
+		var err *apiError
+		if b, err = appendContent(b, p.Content, index); err != nil {
+			return nil, err
 		}
 	}
 	return b, nil

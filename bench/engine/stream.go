@@ -24,12 +24,10 @@ func (c *call) stream(g *generation) error {
 	if g.chat {
 		object = "chat.completion.chunk"
 	}
-	s := &eventStream{call: c, g: g, sent: make([]int, len(g.seqs))}
+	s := newEventStream(c, g)
 	s.before = fmt.Appendf(nil, `data: {"id":%s,"object":"%s","created":%d,"model":%s,"choices":[`,
 		quote(g.id), object, time.Now().Unix(), quote(g.model))
-	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	c.head(http.StatusOK)
-	if err := s.flush(); err != nil {
+	if err := s.begin(); err != nil {
 		return err
 	}
 	for done := false; !done; {
@@ -45,6 +43,17 @@ func (c *call) stream(g *generation) error {
 		}
 	}
 	return s.end()
+}
+
+func newEventStream(c *call, g *generation) *eventStream {
+	return &eventStream{call: c, g: g, sent: make([]int, len(g.seqs))}
+}
+
+// begin sends the head, before the first token is there.
+func (s *eventStream) begin() error {
+	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	s.head(http.StatusOK)
+	return s.flush()
 }
 
 // news appends the events of all tokens that have not been sent.
@@ -126,6 +135,15 @@ func (s *eventStream) content(i int, q *sequence, last bool) {
 
 // open begins an event, unless the fault strikes here.
 func (s *eventStream) open() error {
+	if err := s.tick(); err != nil {
+		return err
+	}
+	s.buf = append(s.buf, s.before...)
+	return nil
+}
+
+// tick is called before each event.
+func (s *eventStream) tick() error {
 	if s.events == s.fault.After {
 		if err := s.strike(); err != nil {
 			return err
@@ -138,7 +156,6 @@ func (s *eventStream) open() error {
 		s.pause()
 	}
 	s.events++
-	s.buf = append(s.buf, s.before...)
 	return nil
 }
 
@@ -190,11 +207,22 @@ func (s *eventStream) strike() error {
 		}
 		<-s.r.Context().Done()
 	case ErrorEvent:
-		s.buf = fmt.Appendf(s.buf, "data: %s\n\ndata: [DONE]\n\n", (&apiError{http.StatusInternalServerError,
-			"InternalServerError", "EngineCore encountered an issue.", ""}).body())
+		s.buf = appendErrorEvent(s.buf, s.r.URL.Path, &apiError{http.StatusInternalServerError,
+			"InternalServerError", "EngineCore encountered an issue.", ""})
 		s.flush()
 	}
 	return errFault
+}
+
+// appendErrorEvent writes an error in mid-stream as each API of vLLM does.
+func appendErrorEvent(b []byte, path string, e *apiError) []byte {
+	switch path {
+	case messagesPath:
+		return fmt.Appendf(b, "event: error\ndata: %s\n\n", e.messagesBody())
+	case responsesPath:
+		return fmt.Appendf(b, "event: unknown\ndata: %s\n\n", e.body())
+	}
+	return fmt.Appendf(b, "data: %s\n\ndata: [DONE]\n\n", e.body())
 }
 
 // flush sends what was appended. An empty one sends the head.

@@ -1,0 +1,115 @@
+package engine
+
+import "strconv"
+
+// responseStream numbers the events of one Responses object; every stream of it has the same ones.
+type responseStream struct {
+	*eventStream
+	kept  *response
+	next  int // sequence_number
+	after int // events up to this number are left out
+}
+
+// streamResponse streams the object from its beginning, whether it is being made or was. The first two events come at
+// once, as vLLM's do: they are no sign of progress.
+func (c *call) streamResponse(kept *response, after int) error {
+	s := &responseStream{eventStream: newEventStream(c, kept.g), kept: kept, after: after}
+	if err := s.begin(); err != nil {
+		return err
+	}
+	for _, name := range []string{"response.created", "response.in_progress"} {
+		if err := s.event(name, `"response":%s`, kept.object(c, "in_progress")); err != nil {
+			return err
+		}
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	q := kept.g.seqs[0]
+	for done := false; !done; {
+		if err := s.wait(); err != nil {
+			return err
+		}
+		done = kept.g.finished()
+		if err := s.tokens(q); err != nil {
+			return err
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	if kept.cancelled.Load() {
+		return s.flush()
+	}
+	return s.close(q)
+}
+
+// wait returns when there is news.
+func (s *responseStream) wait() error {
+	if !s.g.background {
+		return s.await(s.g)
+	}
+	q, ctx := s.g.seqs[0], s.r.Context()
+	if err := s.engine.poll(func() bool { return q.done.Load() || int(q.generated.Load()) > s.output || ctx.Err() != nil }); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// tokens appends the events of all tokens that have not been sent.
+func (s *responseStream) tokens(q *sequence) error {
+	for ; s.output < int(q.generated.Load()); s.output++ {
+		if s.output == 0 {
+			s.firstToken()
+			if err := s.event("response.output_item.added", `"output_index":0,"item":%s`, s.kept.item("in_progress", "")); err != nil {
+				return err
+			}
+			if err := s.event("response.content_part.added", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.item(), part("")); err != nil {
+				return err
+			}
+		}
+		if s.output >= q.shown() {
+			continue
+		}
+		if err := s.event("response.output_text.delta", `"output_index":0,"item_id":%s,"content_index":0,"delta":"%s","logprobs":[]`,
+			s.item(), tokenText(q.seed, s.output)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *responseStream) item() []byte { return quote("msg_" + s.g.id[len("resp_"):]) }
+
+// close sends what follows the last token. Usage stands in the last event alone.
+func (s *responseStream) close(q *sequence) error {
+	text := string(q.answer())
+	if err := s.event("response.output_text.done", `"output_index":0,"item_id":%s,"content_index":0,"text":"%s","logprobs":[]`, s.item(), text); err != nil {
+		return err
+	}
+	if err := s.event("response.content_part.done", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.item(), part(text)); err != nil {
+		return err
+	}
+	if err := s.event("response.output_item.done", `"output_index":0,"item":%s`, s.kept.item("completed", text)); err != nil {
+		return err
+	}
+	if s.fault.Kind != NoDone {
+		if err := s.event("response.completed", `"response":%s`, s.kept.object(s.call, "")); err != nil {
+			return err
+		}
+	}
+	return s.endNamed()
+}
+
+// event appends the next event, unless the client has it.
+func (s *responseStream) event(name, members string, values ...any) error {
+	number := s.next
+	s.next++
+	if number <= s.after {
+		return nil
+	}
+	return s.eventStream.event(name, `"sequence_number":`+strconv.Itoa(number)+`,`+members, values...)
+}

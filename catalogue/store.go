@@ -35,10 +35,17 @@ type Store struct {
 	poll    time.Duration
 	read    func() ([]byte, error)
 	current atomic.Pointer[Catalogue]
+	loaded  atomic.Pointer[Load]
 
 	// Of Watch alone.
 	seen   []byte // the content last judged, valid or not
 	absent bool   // the file could not be read, and that was logged
+}
+
+// Load is how the file was read last.
+type Load struct {
+	At   time.Time // when the current catalogue was read; zero where there is no file
+	Good bool      // what the file said last is what Current returns
 }
 
 // Open reads the catalogue at path; an empty path is an empty catalogue. The
@@ -54,12 +61,13 @@ func Open(path string, log zerolog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := Parse(data)
+	c, err := parseFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue %s: %w", path, err)
 	}
 	s.seen = data
 	s.current.Store(c)
+	s.loaded.Store(&Load{At: time.Now(), Good: true})
 	return s, nil
 }
 
@@ -76,6 +84,14 @@ func NewStore(c *Catalogue) *Store {
 // Current is the catalogue of now. It costs one atomic load; a request takes it
 // once and keeps to it.
 func (s *Store) Current() *Catalogue { return s.current.Load() }
+
+// LastLoad is how the file was read last. Without a file it is good and of no time.
+func (s *Store) LastLoad() Load {
+	if l := s.loaded.Load(); l != nil {
+		return *l
+	}
+	return Load{Good: true}
+}
 
 // Replace swaps the catalogue, as a changed file does.
 func (s *Store) Replace(c *Catalogue) { s.current.Store(c) }
@@ -114,7 +130,7 @@ func (s *Store) check(ctx context.Context, asked bool) {
 			s.complain(err, asked)
 			return
 		}
-		s.absent = false
+		asked, s.absent = asked || s.absent, false // one that was away is judged again
 		if !asked && bytes.Equal(content, s.seen) {
 			return
 		}
@@ -131,19 +147,26 @@ func (s *Store) check(ctx context.Context, asked bool) {
 	}
 }
 
-// judge takes the content if it is valid. Content of nothing at all is a file
-// somebody has just begun to write, not a wish to serve no model.
+// parseFile is Parse for a file. Content of nothing at all is a file somebody
+// has just begun to write, or a wrong path, not a wish to serve no model.
+func parseFile(content []byte) (*Catalogue, error) {
+	if len(bytes.TrimSpace(content)) == 0 {
+		return nil, errors.New("the file is empty (write models: {} for no models)")
+	}
+	return Parse(content)
+}
+
+// judge takes the content if it is valid.
 func (s *Store) judge(content []byte) {
 	s.seen = content
-	c, err := Parse(content)
-	if err == nil && len(bytes.TrimSpace(content)) == 0 && len(s.Current().names) > 0 {
-		err = errors.New("the file is empty (write models: {} for no models)")
-	}
+	c, err := parseFile(content)
 	if err != nil {
+		s.failed()
 		s.log.Error().Str("file", s.path).Err(err).Msg("catalogue not reloaded: the last valid one stays")
 		return
 	}
 	s.current.Store(c)
+	s.loaded.Store(&Load{At: time.Now(), Good: true})
 	s.log.Info().Str("file", s.path).Int("models", len(c.names)).Msg("catalogue reloaded")
 }
 
@@ -153,8 +176,11 @@ func (s *Store) complain(err error, asked bool) {
 		return
 	}
 	s.absent = true
+	s.failed()
 	s.log.Error().Err(err).Msg("catalogue not reloaded: the last valid one stays")
 }
+
+func (s *Store) failed() { s.loaded.Store(&Load{At: s.LastLoad().At}) }
 
 // readFile returns the file's content, at most maxFile bytes of it.
 func (s *Store) readFile() ([]byte, error) {

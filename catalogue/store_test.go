@@ -201,3 +201,58 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		t.Error("NewStore(nil) holds nothing")
 	}
 }
+
+// TestAnEmptyFileIsRefused at the start as at a reload.
+func TestAnEmptyFileIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "models.yaml")
+	put(t, path, " \n")
+	if _, err := Open(path, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "write models: {} for no models") {
+		t.Fatalf("an empty file: %v", err)
+	}
+	put(t, path, "models: {}\n")
+	s, err := Open(path, zerolog.Nop())
+	if err != nil || len(s.Current().Names()) != 0 {
+		t.Fatalf("no models on purpose: %v", err)
+	}
+	s.judge(nil)
+	if s.LastLoad().Good {
+		t.Fatal("an empty file was taken at a reload")
+	}
+}
+
+// TestLastLoad says whether what the file says is in use.
+func TestLastLoad(t *testing.T) {
+	if l := NewStore(nil).LastLoad(); !l.Good || !l.At.IsZero() {
+		t.Fatalf("without a file: %+v", l)
+	}
+	path := filepath.Join(t.TempDir(), "models.yaml")
+	put(t, path, "models: {a: {}}")
+	s, err := Open(path, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := s.LastLoad()
+	if !first.Good || time.Since(first.At).Abs() > time.Hour {
+		t.Fatalf("at the start: %+v", first)
+	}
+	s.judge([]byte("models: {a: {price: cheap}}"))
+	if l := s.LastLoad(); l.Good || l.At != first.At {
+		t.Fatalf("after a bad file: %+v", l)
+	}
+	s.judge([]byte("models: {b: {}}"))
+	if l := s.LastLoad(); !l.Good || l.At == first.At {
+		t.Fatalf("after a good file: %+v", l)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	s.check(t.Context(), false)
+	if s.LastLoad().Good {
+		t.Fatal("a file that is gone counts as read")
+	}
+	put(t, path, "models: {b: {}}")
+	s.check(t.Context(), false)
+	if !s.LastLoad().Good {
+		t.Fatal("a file that is back does not count")
+	}
+}

@@ -210,6 +210,7 @@ func (c *Cluster) reconcile(ctx context.Context, running *sync.WaitGroup) {
 			continue
 		}
 		e := newEngine(s)
+		e.story.log = c.log
 		own, cancel := context.WithCancel(ctx)
 		e.cancel = cancel
 		c.engines.Store(id, e)

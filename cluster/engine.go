@@ -20,6 +20,7 @@ type engine struct {
 	tally     tally
 	listed    listing // the last one; nil = none yet
 	listAgain time.Time
+	story     story
 }
 
 // engineView is a consistent copy for a snapshot.
@@ -44,6 +45,7 @@ func (e *engine) view() engineView {
 func (e *engine) update(s spec) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.story.described(e.spec, s)
 	moved := s.addr != e.spec.addr || s.scheme != e.spec.scheme || s.basePath != e.spec.basePath
 	e.spec = s
 	if !moved {
@@ -51,6 +53,7 @@ func (e *engine) update(s spec) {
 	}
 	e.placement++
 	e.tally, e.listed, e.listAgain = tally{}, nil, time.Time{}
+	e.story.told = untold
 	e.state.up.Store(false)
 	e.hurry(0)
 }
@@ -64,6 +67,7 @@ func (e *engine) fail(addr string) {
 	}
 	e.tally = e.tally.after(refused)
 	e.state.up.Store(false)
+	e.story.health(e.spec, false, "a request could not connect")
 	e.hurry(recheckAfter)
 }
 
@@ -163,6 +167,7 @@ func (e *engine) file(placement int, result outcome, asked bool, listed listing)
 	if !e.tally.up {
 		e.state.up.Store(false)
 	}
+	e.story.health(e.spec, e.tally.up, result.reason(serves))
 	return changed || before != e.tally.up
 }
 

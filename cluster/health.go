@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/headgate/headgate/catalogue"
 )
 
@@ -61,6 +63,59 @@ func (t tally) after(o outcome) tally {
 	t.fails++
 	t.up = t.up && t.fails < failuresToLeave
 	return t
+}
+
+// story tells the log what becomes of one member: a line for each change, none for what goes on. The zero value tells
+// nobody.
+type story struct {
+	log  zerolog.Logger
+	told told
+}
+
+// told is what the log was told last.
+type told int
+
+const (
+	untold told = iota
+	toldUp
+	toldDown
+)
+
+// health is one more verdict on the member; why counts where it is not up.
+func (s *story) health(of spec, up bool, why string) {
+	switch {
+	case up && s.told != toldUp:
+		s.told = toldUp
+		s.log.Info().Str("backend", of.id).Str("address", of.addr).Msg("backend healthy")
+	case !up && s.told != toldDown:
+		before := s.told
+		s.told = toldDown
+		s.log.Warn().Str("backend", of.id).Str("address", of.addr).Str("reason", why).Msg(
+			map[told]string{untold: "backend not healthy yet", toldUp: "backend unhealthy: out of use"}[before])
+	}
+}
+
+// described tells what Consul changed of it.
+func (s *story) described(before, after spec) {
+	if before.draining != after.draining {
+		s.log.Info().Str("backend", after.id).Bool("draining", after.draining).Msg("backend's draining mark changed")
+	}
+	if before.critical != after.critical {
+		s.log.Warn().Str("backend", after.id).Bool("critical", after.critical).Msg("backend's check in consul changed")
+	}
+}
+
+// reason is the outcome in words, for one that is not good.
+func (o outcome) reason(serves bool) string {
+	switch {
+	case o == refused:
+		return "the connection to its port is refused"
+	case o == failed:
+		return "GET /health: no 2xx in time"
+	case !serves:
+		return "GET /v1/models lists no model it is registered for"
+	}
+	return ""
 }
 
 // jittered is d give or take a tenth, so that replicas do not ask in step.

@@ -1,9 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/headgate/headgate/catalogue"
 )
@@ -143,4 +147,44 @@ func TestModelsStayKnownForAnHour(t *testing.T) {
 	if _, ok := c.ModelPool("stale"); ok {
 		t.Error("a model that vanished more than an hour ago is known")
 	}
+}
+
+// TestHealthIsToldOncePerChange: a line when it comes, goes and comes back, none for what goes on.
+func TestHealthIsToldOncePerChange(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	e := newEngine(spec{id: "b1", addr: "a:1", models: []string{"m"}})
+	e.story.log = zerolog.New(&log)
+	told := func(want string) {
+		t.Helper()
+		if n := strings.Count(log.String(), "\n"); want == "" && n != 0 || want != "" && (n != 1 || !strings.Contains(log.String(), want)) {
+			t.Fatalf("told %q, want %q once", log.String(), want)
+		}
+		log.Reset()
+	}
+	e.file(0, refused, false, nil)
+	told(`"backend":"b1","address":"a:1","reason":"the connection to its port is refused","message":"backend not healthy yet"`)
+	e.file(0, failed, false, nil)
+	told("")
+	e.file(0, good, false, nil)
+	told(`"message":"backend healthy"`)
+	e.file(0, good, false, nil)
+	e.file(0, failed, false, nil)
+	e.file(0, failed, false, nil)
+	told("")
+	e.file(0, failed, false, nil)
+	told("backend unhealthy: out of use")
+	e.file(0, good, true, listing{"m": 0})
+	told(`"message":"backend healthy"`)
+	e.file(0, good, true, listing{"other": 0})
+	told("lists no model it is registered for")
+	e.file(0, good, true, listing{"m": 0})
+	told(`"message":"backend healthy"`)
+	e.fail("a:1")
+	e.fail("a:1")
+	told("a request could not connect")
+	e.update(spec{id: "b1", addr: "b:1", models: []string{"m"}, draining: true})
+	told("draining mark changed")
+	e.file(1, good, false, nil)
+	told(`"address":"b:1","message":"backend healthy"`)
 }

@@ -116,7 +116,7 @@ func TestMessagesStreamedEqualsWhole(t *testing.T) {
 			t.Errorf("%v", e)
 		}
 	}
-	if e := ask(t, s.URL+messagesPath, `{"model":"x","max_tokens":3,"messages":[]}`, 404); e["type"] != "error" {
+	if e := ask(t, s.URL+messagesPath, `{"model":"x","max_tokens":3,"messages":[{"role":"user","content":"hi"}]}`, 404); e["type"] != "error" {
 		t.Errorf("%v", e)
 	}
 }

@@ -26,7 +26,7 @@ const (
 	// keptPrompts bounds the free lists: what a burst leaves behind goes back to the collector.
 	keptPrompts = 64 << 20
 	// firstLook is how much is lent to a body for its announced length alone; for more it has to show bytes.
-	firstLook = 1 << 20
+	firstLook = 128 << 10
 	// promptWait is how long a request waits for its first buffer. It exceeds what an engine takes to show a first
 	// token on a busy day, which is when prompts go back.
 	promptWait = 10 * time.Second

@@ -48,7 +48,7 @@ func onBothPools(t *testing.T, test func(t *testing.T, p *pool)) {
 	})
 }
 
-func newPool(t *testing.T, cfg pipeline.StoreConfig) *pool {
+func newPool(t testing.TB, cfg pipeline.StoreConfig) *pool {
 	t.Helper()
 	cfg.Timeout = 20 * time.Second // many tests at once on a slow machine
 	store, err := pipeline.NewStore(cfg)

@@ -69,6 +69,7 @@ type conn struct {
 	number int
 
 	gone chan struct{} // closed when nothing more can be read
+	late atomic.Bool   // the next request is not to be read
 
 	mu      sync.Mutex
 	more    sync.Cond
@@ -100,6 +101,10 @@ func (c *conn) read() {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := c.tcp.Read(buf)
+		if c.late.Load() {
+			c.closeUnread()
+			n, err = 0, io.EOF
+		}
 		if n > 0 {
 			c.tcp.SetReadDeadline(time.Time{})
 		}
@@ -123,6 +128,13 @@ func (c *conn) read() {
 		}
 		return
 	}
+}
+
+// closeUnread waits for the next request and closes when its first byte is there. What is behind it stays unread.
+func (c *conn) closeUnread() {
+	c.tcp.SetReadDeadline(time.Time{})
+	_, _ = c.tcp.Read(make([]byte, 1))
+	c.tcp.Close()
 }
 
 func (c *conn) received() []byte {
@@ -160,9 +172,12 @@ func (c *conn) serve() {
 			return
 		}
 		c.server.mu.Lock()
-		idle := c.server.idleClose
+		idle, late := c.server.idleClose, c.server.lateClose
 		c.server.mu.Unlock()
-		c.wait(idle)
+		if c.wait(idle); late {
+			c.late.Store(true)
+			c.tcp.SetReadDeadline(time.Now()) // wakes read
+		}
 	}
 }
 

@@ -2,11 +2,13 @@ package scripted_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,5 +136,28 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	send(t, c, "POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
 	if got, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(got), scripted.J(10, 3)) {
 		t.Errorf("%q %v", got, err)
+	}
+}
+
+func TestLateClose(t *testing.T) {
+	t.Parallel()
+	s := scripted.Start(t)
+	s.SetLateClose(true)
+	c := dial(t, s)
+	in := bufio.NewReader(c)
+	send(t, c, "POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+	answer, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(answer.Body); err != nil {
+		t.Fatal(err)
+	}
+	send(t, c, "POST /b HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+	if _, err := in.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the second request sees %v, want a reset", err)
+	}
+	if n := len(s.Requests()); n != 1 {
+		t.Errorf("%d requests were read", n)
 	}
 }

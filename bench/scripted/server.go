@@ -36,6 +36,7 @@ type Server struct {
 	running   int
 	waiting   int
 	idleClose time.Duration
+	lateClose bool
 	closed    bool
 	serving   sync.WaitGroup
 }
@@ -85,6 +86,14 @@ func (s *Server) SetIdleClose(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idleClose = d
+}
+
+// SetLateClose makes every connection carry one request only: the next one that is sent on it finds it closed at that very
+// moment, unread, which its sender sees as a reset. It holds for answers that end from now on.
+func (s *Server) SetLateClose(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lateClose = on
 }
 
 // Requests are those that were given to a script so far, in the order of their last byte.

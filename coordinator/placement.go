@@ -122,6 +122,9 @@ func (p *Placement) placeArgs(a Ask) lua.PlaceArgs {
 	args := lua.PlaceArgs{RID: a.RID, Attempt: a.Attempt, Replica: p.cfg.Replica, Tenant: a.Tenant, Model: a.Model, MU: a.MU,
 		OutputMU: a.OutputMU, Not: SafeID(a.Not), Wait: a.Wait, Limit: p.cfg.QueueLimit, Class: min(max(a.Class, 0), 9),
 		Prompt: lua.Prompt{Tokens: a.PromptTokens, Save: a.WarmMU, Least: p.cfg.LeastMatch, Bucket: a.Prefix.Bucket}}
+	if a.Only && len(a.Candidates) == 1 {
+		args.Not = "=" + SafeID(a.Candidates[0].ID)
+	}
 	for _, f := range a.Prefix.Prints[:min(len(a.Prefix.Prints), maxFingerprints)] {
 		args.Prompt.Prints = append(args.Prompt.Prints, lua.Print{Name: f.name(), Tokens: f.Tokens})
 	}

@@ -96,6 +96,7 @@ type Ask struct {
 	MU         int64       // thousandths of a model unit: all of the request, nothing of it cached
 	Candidates []Candidate // in ring order: of equals the first is taken
 	Not        string      // backend of the attempt before, "" for none
+	Only       bool        // its one candidate is the only backend that will do, also after a wait; Not is "" then
 	Wait       bool        // join the queue when no slot is free
 
 	// Zero where they are not known.

@@ -253,6 +253,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		MU:         r.units(r.promptEstimate(), 0, r.usualOutput()),
 		Candidates: candidates,
 		Not:        not,
+		Only:       r.holder != nil,
 		Wait:       true,
 	}
 	r.placed = true

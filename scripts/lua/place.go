@@ -23,7 +23,7 @@ type PlaceArgs struct {
 	Model      string // any text
 	MU         int64  // thousandths of a model unit: all of the request, nothing of it cached
 	OutputMU   int64  // the part of MU that is output
-	Not        string // backend to avoid; "": none
+	Not        string // backend to avoid; "": none; "=" and a backend: no other, also after a wait
 	Wait       bool   // join the queue when no slot is free
 	Limit      int    // of the queue
 	Class      int    // 0 to 9, lower first

@@ -9,7 +9,8 @@
 -- ARGV[4]  tenant   no space, no |; may be ""
 -- ARGV[5]  model    percent-encoded
 -- ARGV[6]  mu       thousandths of a model unit, whole: all of the request, nothing of it cached
--- ARGV[7]  not      backend that is used only if no other candidate can be; "" = none
+-- ARGV[7]  not      backend that is used only if no other candidate can be; "" = none; =<backend>: the one candidate,
+--                   and who waits gets no other
 -- ARGV[8]  wait     1 = join the queue when no slot is free
 -- ARGV[9]  limit    of the queue, waiting requests
 -- ARGV[10] class    0 to 9, lower first

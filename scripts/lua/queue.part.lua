@@ -61,8 +61,10 @@ local function grantable(w)
   return w.typed
 end
 
--- serves: b lists the model of w.
+-- serves: b lists the model of w, and w does not avoid it; behind a = stands the only backend that will do.
 local function serves(b, w)
+  if string.sub(w.avoid, 1, 1) == '=' then return w.avoid == '=' .. b.id end
+  if w.avoid == b.id then return false end
   if b.models == nil then
     local f = read('HGET', b.key, 'models')
     b.models = f and f ~= '' and ' ' .. f .. ' ' or false
@@ -75,7 +77,7 @@ local granted = {} -- rid -> waiter granted by this plan, with its backend in .o
 -- offer plans a grant for w on the first of these backends it may use, and says whether w leaves the queue.
 local function offer(offered, w, member)
   for _, b in ipairs(offered) do
-    if free(b) and w.avoid ~= b.id and serves(b, w) and grantable(w) then
+    if free(b) and serves(b, w) and grantable(w) then
       local score = tonumber(redis.call('ZSCORE', queue, member))
       unqueue(member, w.replica, w.rid)
       if w.stale or not score then return true end

@@ -88,6 +88,7 @@ var ErrPlaceAgain = errors.New("placement: the place in the queue was lost")
 //	P5. A grant reaches its waiter with the announcement, or with the next beat.
 //	P6. A killed replica's leases are free, and its waiters gone, within 15 s; a living one's are left alone.
 //	P7. A lease in Redis that no request here knows is given back by the beat.
+//	P8. A backend that fails is left alone by the whole fleet for a while; a running cool-down is never shortened.
 type Placement struct {
 	cfg   PlacementConfig
 	holds holds

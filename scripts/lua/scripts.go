@@ -27,7 +27,7 @@ var texts embed.FS
 func All() []*pipeline.Script {
 	return []*pipeline.Script{
 		admitScript, settleScript, renewScript, expireScript, allowedScript, // ledger
-		placeScript, releaseScript, beatScript, clearScript, // placement
+		placeScript, releaseScript, beatScript, clearScript, failScript, readingScript, beforeScript, // placement
 		cacheWriteScript,
 		editScript, findScript, // directory
 	}

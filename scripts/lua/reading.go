@@ -1,0 +1,72 @@
+package lua
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/headgate/headgate/pipeline"
+	"github.com/redis/rueidis"
+)
+
+var (
+	readingScript = read("reading")
+	beforeScript  = read("before")
+)
+
+// BeforeReply is what the fleet holds, just before engines are asked.
+type BeforeReply struct {
+	NowMS int64
+	Held  []int64 // of the backends in order; -1: its record cannot be read
+}
+
+// Before declares the look at some backends (at most 64) below the root of a pool and gives the caller's own reading of
+// the reply.
+func Before[T any](b *pipeline.Batch, s *pipeline.Store, root string, backends []string, as func(BeforeReply) T) *pipeline.Handle[T] {
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: beforeScript, Key: root, Args: backends},
+		func(m rueidis.RedisMessage) (T, error) {
+			var none T
+			f, err := array(m, 2)
+			if err != nil {
+				return none, fmt.Errorf("before: %w", err)
+			}
+			d := fields{}
+			r := BeforeReply{NowMS: d.whole(f[0])}
+			for _, held := range d.texts(f[1]) {
+				r.Held = append(r.Held, d.number(held))
+			}
+			if d.err == nil && len(r.Held) != len(backends) {
+				d.err = fmt.Errorf("%d figures for %d backends", len(r.Held), len(backends))
+			}
+			if d.err != nil {
+				return none, fmt.Errorf("before: %w", d.err)
+			}
+			return as(r), nil
+		})
+}
+
+// Reading is what an engine said of itself.
+type Reading struct {
+	Backend          string
+	Running, Waiting int64
+	KV               int64 // use of its KV cache, percent × 100
+	Held, AskedMS    int64 // as BeforeReply says
+	Started          string
+	KVTokens         int64 // 0: not known
+}
+
+// Readings declares rs (at most 64) below the root of a pool; the result is how many were news.
+func Readings(b *pipeline.Batch, s *pipeline.Store, root string, rs []Reading) *pipeline.Handle[int64] {
+	args := make([]string, 0, 8*len(rs))
+	for _, r := range rs {
+		args = append(args, r.Backend, figure(r.Running), figure(r.Waiting), figure(r.KV), figure(r.Held),
+			strconv.FormatInt(r.AskedMS, 10), r.Started, figure(r.KVTokens))
+	}
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: readingScript, Key: root, Args: args},
+		func(m rueidis.RedisMessage) (int64, error) {
+			f, err := wholes(m, 2)
+			if err != nil {
+				return 0, fmt.Errorf("reading: %w", err)
+			}
+			return f[1], nil
+		})
+}

@@ -6,6 +6,7 @@
 //	A2. /readyz names everything that is not ready, and answers within checkTime whatever hangs.
 //	A3. What clients send makes no new time series: labels come from routes, the catalogue and the backends.
 //	A4. What is not there yet is a 404 in JSON.
+//	A5. A change of what is not ready is one line in the log, naming it; what goes on is none.
 package admin
 
 import (
@@ -31,6 +32,7 @@ const checkTime = time.Second
 type Check struct {
 	Name  string
 	Ready func(context.Context) error // nil: ready; the text of the error is shown
+	Needs string                      // the check without which this one says nothing: while that fails this one is left out
 }
 
 // Config of the admin port.
@@ -45,12 +47,13 @@ type Server struct {
 	token    [sha256.Size]byte
 	mux      *http.ServeMux
 	draining atomic.Bool
+	metrics  *Metrics
 	log      zerolog.Logger
 }
 
 // New returns a server that shows metrics.
 func New(cfg Config, metrics *Metrics, log zerolog.Logger) *Server {
-	s := &Server{cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), mux: http.NewServeMux(), log: log}
+	s := &Server{cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), mux: http.NewServeMux(), metrics: metrics, log: log}
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]bool{"live": true})
 	})
@@ -63,7 +66,10 @@ func New(cfg Config, metrics *Metrics, log zerolog.Logger) *Server {
 }
 
 // Drain makes the replica not ready from now on.
-func (s *Server) Drain() { s.draining.Store(true) }
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.metrics.ready.Set(0)
+}
 
 // Handler is the admin port without its listener.
 func (s *Server) Handler() http.Handler { return s.mux }
@@ -124,8 +130,11 @@ func (s *Server) faults(ctx context.Context) map[string]string {
 	mu.Lock()
 	defer mu.Unlock()
 	faults := make(map[string]string, len(open))
-	for name, text := range open {
-		faults[name] = text
+	for _, c := range s.cfg.Checks {
+		text, fails := open[c.Name]
+		if _, moot := open[c.Needs]; fails && !moot {
+			faults[c.Name] = text
+		}
 	}
 	return faults
 }

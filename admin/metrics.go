@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
 )
@@ -20,17 +21,28 @@ type Sources struct {
 	Running     func() int             // client requests in work
 	PromptBytes func() int64           // memory lent to request bodies
 	Pools       func() []*cluster.Pool // backends as known now
+
+	Held, Waiting func(pool string) int // slots of this replica's requests, and those of its requests that wait
+	Backlog       map[string]func() int // post-call commands not sent yet, by store
+	Open          func() int            // reservations of requests in work
+	Unsettled     func() int            // settlements to be sent again
+	BeatAge       func() time.Duration  // since Redis acknowledged a beat
+	Catalogue     func() *catalogue.Catalogue
+	LastLoad      func() catalogue.Load
 }
 
 // Metrics counts what usage records say. Observe is safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
 
-	requests   *prometheus.CounterVec   // route, status, outcome
-	tokens     *prometheus.CounterVec   // model, kind
-	cost       *prometheus.CounterVec   // model
-	unpriced   *prometheus.CounterVec   // model
-	cache      *prometheus.CounterVec   // result
+	requests   *prometheus.CounterVec // route, status, outcome
+	tokens     *prometheus.CounterVec // model, kind
+	cost       *prometheus.CounterVec // model
+	unpriced   *prometheus.CounterVec // model
+	cache      *prometheus.CounterVec // result
+	errors     *prometheus.CounterVec // code
+	ready      prometheus.Gauge
+	checks     *prometheus.GaugeVec     // check
 	attempts   *prometheus.CounterVec   // pool
 	ttft       *prometheus.HistogramVec // model
 	tpot       *prometheus.HistogramVec // model
@@ -53,12 +65,16 @@ var (
 // NewMetrics returns metrics in a registry of their own, with the Go runtime's and the process' beside them.
 func NewMetrics(from Sources) *Metrics {
 	m := &Metrics{
-		registry:   prometheus.NewRegistry(),
-		requests:   counter("requests_total", "Client requests by route, status and outcome.", "route", "status", "outcome"),
-		tokens:     counter("tokens_total", "Tokens of answered requests. prompt includes cached.", "model", "kind"),
-		cost:       counter("cost_usd_total", "What requests cost, in US dollars.", "model"),
-		unpriced:   counter("unpriced_requests_total", "Requests that used tokens of a model without a price.", "model"),
-		cache:      counter("cache_total", "Requests by result of the response cache.", "result"),
+		registry: prometheus.NewRegistry(),
+		requests: counter("requests_total", "Client requests by route, status and outcome.", "route", "status", "outcome"),
+		tokens:   counter("tokens_total", "Tokens of answered requests. prompt includes cached.", "model", "kind"),
+		cost:     counter("cost_usd_total", "What requests cost, in US dollars.", "model"),
+		unpriced: counter("unpriced_requests_total", "Requests that used tokens of a model without a price.", "model"),
+		cache:    counter("cache_total", "Requests by result of the response cache.", "result"),
+		errors:   counter("errors_total", "Requests that did not end well, by the error_code of their usage line.", "code"),
+		ready:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "headgate", Name: "ready", Help: "1 while /readyz answers 200."}),
+		checks: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "headgate", Name: "check_up",
+			Help: "1 while this condition of being ready holds."}, []string{"check"}),
 		attempts:   counter("attempts_total", "Forwards to backends.", "pool"),
 		ttft:       histogram("ttft_seconds", "Time to the first token of streams, from the request's arrival.", ttftBuckets, "model"),
 		tpot:       histogram("tpot_seconds", "Time per output token after the first.", tpotBuckets, "model"),
@@ -68,20 +84,10 @@ func NewMetrics(from Sources) *Metrics {
 		redis: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "headgate", Name: "redis_wait_seconds",
 			Help: "Time a request waited for Redis in all.", Buckets: redisBuckets}),
 	}
-	m.registry.MustRegister(m.requests, m.tokens, m.cost, m.unpriced, m.cache, m.attempts, m.ttft, m.tpot, m.duration,
+	m.registry.MustRegister(m.errors, m.ready, m.checks, m.requests, m.tokens, m.cost, m.unpriced, m.cache, m.attempts, m.ttft, m.tpot, m.duration,
 		m.queueWait, m.roundTrips, m.redis, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(from.Version))
-	if from.Running != nil {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "headgate", Name: "requests_in_flight",
-			Help: "Client requests in work."}, func() float64 { return float64(from.Running()) }))
-	}
-	if from.PromptBytes != nil {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "headgate", Name: "prompt_bytes",
-			Help: "Memory lent to request bodies. A body's goes back with the first byte of its answer."}, func() float64 { return float64(from.PromptBytes()) }))
-	}
-	if from.Pools != nil {
-		m.registry.MustRegister(backends{from.Pools})
-	}
+	m.read(from)
 	return m
 }
 
@@ -111,6 +117,9 @@ func (m *Metrics) Observe(r *coordinator.Record) {
 	if r.RoundTrips > 0 {
 		m.roundTrips.WithLabelValues(route).Observe(float64(r.RoundTrips))
 		m.redis.Observe(r.RedisMS / 1000)
+	}
+	if r.ErrorCode != "" {
+		m.errors.WithLabelValues(r.ErrorCode).Inc()
 	}
 	if r.Cache != "" {
 		m.cache.WithLabelValues(r.Cache).Inc()
@@ -161,35 +170,4 @@ var routes = map[string]bool{
 	"/v1/embeddings": true, "/v1/rerank": true, "/v1/score": true, "/v1/audio/transcriptions": true,
 	"/v1/audio/translations": true, "/v1/models": true, "/v1/models/{id}": true, "/v1/responses/{id}": true,
 	"/v1/responses/{id}/cancel": true, "/tokenize": true, "/detokenize": true,
-}
-
-// backends counts backends when it is asked, so that a pool that is gone leaves no series behind.
-type backends struct{ pools func() []*cluster.Pool }
-
-var (
-	backendsDesc = prometheus.NewDesc("headgate_backends", "Backends known, by pool and state.", []string{"pool", "state"}, nil)
-	slotsDesc    = prometheus.NewDesc("headgate_slots", "Slots of the healthy backends, by pool.", []string{"pool"}, nil)
-)
-
-func (backends) Describe(ch chan<- *prometheus.Desc) { ch <- backendsDesc; ch <- slotsDesc }
-
-func (b backends) Collect(ch chan<- prometheus.Metric) {
-	for _, pool := range b.pools() {
-		count := map[string]int{"healthy": 0, "unhealthy": 0, "draining": 0}
-		slots := 0
-		for _, backend := range pool.Backends {
-			state := "unhealthy"
-			if backend.Draining {
-				state = "draining"
-			} else if backend.Healthy() {
-				state = "healthy"
-				slots += backend.Slots
-			}
-			count[state]++
-		}
-		for state, n := range count {
-			ch <- prometheus.MustNewConstMetric(backendsDesc, prometheus.GaugeValue, float64(n), pool.Name, state)
-		}
-		ch <- prometheus.MustNewConstMetric(slotsDesc, prometheus.GaugeValue, float64(slots), pool.Name)
-	}
 }

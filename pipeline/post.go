@@ -175,6 +175,13 @@ func (q *queue) take() []*call {
 	return calls
 }
 
+// Backlog is how many post-call commands wait to be sent.
+func (s *Store) Backlog() int {
+	s.after.mu.Lock()
+	defer s.after.mu.Unlock()
+	return len(s.after.waiting)
+}
+
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,7 +11,8 @@
 //	I3. A script Redis lost is sent again alone, in full; what stood beside it is not repeated.
 //	I4. RoundTrips counts the waits of this batch: one per flush, and one per repeat.
 //	I5. A post-call batch is sent when its last owner has signed off, and one second after its first owner at the latest.
-//	I6. Drain returns after everything handed over before it was sent, or when its context ends.
+//	I6. While a cluster's slot is on the move a script runs on no half of its keys: it waits, or fails.
+//	I7. Drain returns after everything handed over before it was sent, or when its context ends.
 package pipeline
 
 import (
@@ -26,7 +27,7 @@ type Command struct {
 	Store  *Store
 	Script *Script // nil for a plain command
 	Name   string  // the plain command's name
-	Key    string  // KEYS[1]; it decides the hash slot
+	Key    string  // KEYS[1]; it decides the hash slot. KEYS[2] is a name no script uses, see neverThere
 	Args   []string
 }
 

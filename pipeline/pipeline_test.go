@@ -260,7 +260,7 @@ func TestPostSend(t *testing.T) {
 	}
 }
 
-// TestDrain (I6): everything handed over, by whatever number of requests, is in Redis when Drain returns; open batches
+// TestDrain (I7): everything handed over, by whatever number of requests, is in Redis when Drain returns; open batches
 // are not waited for.
 func TestDrain(t *testing.T) {
 	t.Parallel()
@@ -334,6 +334,47 @@ func TestClusterOneFlush(t *testing.T) {
 	trips := float64(time.Since(started)) / float64(2*delay)
 	if trips < 0.99 || trips > 1.9 || b.RoundTrips() != 1 {
 		t.Errorf("%.2f round trips from outside, %d counted, want 1", trips, b.RoundTrips())
+	}
+}
+
+// TestSlotOnTheMove (I6): while a slot moves, with its keys on either side, a script waits and then fails without having
+// seen or written anything; when the move is over it runs where the keys are.
+func TestSlotOnTheMove(t *testing.T) {
+	t.Parallel()
+	cluster := lab.Cluster(t, 3)
+	s := newStore(t, cluster.URL(), 300*time.Millisecond)
+	count := pipeline.NewScript("count", "redis.call('INCR', KEYS[1]..':n') return tostring(redis.call('EXISTS', KEYS[1]))")
+	const root = "{t:acme}"
+	run := func() (string, error) {
+		b := pipeline.New().Batch()
+		return pipeline.Declare(b, pipeline.Command{Store: s, Script: count, Key: root}, text).Wait(t.Context())
+	}
+	cluster.CLI(root, "SET", root, "policy")
+	if got, err := run(); got != "1" || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+	from := cluster.Owner(root)
+	to := cluster.Nodes[0]
+	if to == from {
+		to = cluster.Nodes[1]
+	}
+	slot, fromID, toID := from.CLI("CLUSTER", "KEYSLOT", root), from.CLI("CLUSTER", "MYID"), to.CLI("CLUSTER", "MYID")
+	to.CLI("CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
+	from.CLI("CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
+	for _, moved := range []string{"", root, root + ":n"} { // nothing, then the root, then everything has moved
+		if moved != "" {
+			from.CLI("MIGRATE", "127.0.0.1", fmt.Sprint(to.Port), moved, "0", "5000")
+		}
+		if got, err := run(); err == nil {
+			t.Errorf("with %q moved the script ran: %q", moved, got)
+		}
+	}
+	for _, node := range cluster.Nodes {
+		node.CLI("CLUSTER", "SETSLOT", slot, "NODE", toID)
+	}
+	lab.Eventually(t, 10*time.Second, func() bool { got, err := run(); return got == "1" && err == nil }, "the script runs after the move")
+	if got := to.CLI("GET", root+":n"); got != "2" {
+		t.Errorf("counted %s times, want 2: once before the move, once after it", got)
 	}
 }
 

@@ -22,7 +22,7 @@ func (p *Pipeline) Batch() *Batch { return &Batch{} }
 func (p *Pipeline) Post() *Post { return &Post{pipeline: p} }
 
 // Drain sends what open post-call batches hold without waiting for their owners, and returns when the stores have
-// sent everything, or with ctx's error. // I6
+// sent everything, or with ctx's error. // I7
 func (p *Pipeline) Drain(ctx context.Context, stores ...*Store) error {
 	p.mu.Lock()
 	open := make([]*Post, 0, len(p.open))

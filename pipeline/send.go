@@ -64,6 +64,11 @@ func repeatable(err error) (again, lost bool) {
 	return re.IsTryAgain() || re.IsClusterDown() || re.IsLoading() || strings.Contains(re.Error(), "non local key"), false
 }
 
+// neverThere is put behind a script's key and makes a second one, in the same slot, that never exists. While a slot is on
+// the move its keys lie on two nodes, and a script that names one key would run on a half of them (the client follows ASK
+// by itself). With two names, one of them surely missing, both nodes answer TRYAGAIN until the move is over.
+const neverThere = ":moving"
+
 // command builds c for the wire. full sends a script's text (EVAL), which also puts it back into Redis' cache.
 func (s *Store) command(client rueidis.Client, c *call, full bool) rueidis.Completed {
 	if c.Script == nil {
@@ -71,9 +76,9 @@ func (s *Store) command(client rueidis.Client, c *call, full bool) rueidis.Compl
 	}
 	src := s.source(c.Script)
 	if full {
-		return client.B().Eval().Script(src.text).Numkeys(1).Key(c.Key).Arg(c.Args...).Build()
+		return client.B().Eval().Script(src.text).Numkeys(2).Key(c.Key, c.Key+neverThere).Arg(c.Args...).Build()
 	}
-	return client.B().Evalsha().Sha1(src.sha).Numkeys(1).Key(c.Key).Arg(c.Args...).Build()
+	return client.B().Evalsha().Sha1(src.sha).Numkeys(2).Key(c.Key, c.Key+neverThere).Arg(c.Args...).Build()
 }
 
 func plain(client rueidis.Client, name, key string, args []string) rueidis.Completed {

@@ -1,7 +1,9 @@
 package lua
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
@@ -15,13 +17,28 @@ type AdmitArgs struct {
 	Owner         string // the replica; no space in it, see ClaimText
 	Model         string
 	Known, Priced bool
-	Prompt        int64  // tokens, estimate
-	Cap           int64  // tokens, declared bound of the output; 0: none
-	Usual         int64  // tokens, usual output
-	HoldNUSD      int64  // at most 9e15
-	Label         string // JSON members for the record of a lost request, through ClaimText; not empty
+
+	PromptBytes int64 // what can become prompt; 0: Prompt and Usual say all, and nothing learned is read
+	Choices     int64 // answers; with PromptBytes. 0 is 1
+	Prompt      int64 // tokens, estimate
+	Usual       int64 // tokens, usual output
+	Cap         int64 // tokens, declared bound of the output; 0: none
+
+	HoldNUSD int64   // at most 9e15; in tranches, of the prompt alone
+	Tranche  Tranche // zero: HoldNUSD is all
+	EndUser  string  // as in key names; "" none
+	Tags     string  // as in key names, comma-separated
+	Detail   bool    // AdmitReply.Detail is wanted
+	Label    string  // JSON members for the record of a lost request, through ClaimText; not empty
 
 	nowMS int64 // tests only; 0: Redis' clock
+}
+
+// Tranche says how the output of a stream is held piece by piece.
+type Tranche struct {
+	Bound     int64 // tokens, the most the output can have; 0: not in tranches
+	PricePico int64 // of one output token
+	Least     int64 // tokens of the first tranche
 }
 
 // AdmitReply is the decision. Verdict counts as coordinator.Verdict does.
@@ -33,12 +50,17 @@ type AdmitReply struct {
 	Claim                 string // goes back with the settlement
 	AtMS                  int64
 	HeldTokens, HeldNUSD  int64
+	HeldOutput            int64 // tokens granted, in tranches
 	Budgeted              bool
 	Scope, ScopeID        string
 	Limit, Remaining      int64
 	ResetMS               int64 // 0: the refusal does not end by itself
 	Lasting               bool  // until then only a change of policy can end it
 	Requests, Tokens      Minute
+	BytesPerToken         int64    // thousandths; 0: not read
+	UsualOutput           int64    // tokens of one choice; 0: not read
+	Tags                  []string // of the key's policy, beyond those of the request
+	Detail                string
 }
 
 // Minute is the tightest sliding minute of a kind.
@@ -63,49 +85,78 @@ func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a AdmitArgs
 }
 
 func (a AdmitArgs) argv() []string {
-	args := make([]string, 0, 12)
-	args = append(args, a.RID, a.KeyHash, a.Owner, a.Model, flag(a.Known), flag(a.Priced), decimal(a.Prompt), decimal(a.Cap),
-		decimal(a.Usual), decimal(a.HoldNUSD), a.Label)
+	mode := "p"
+	switch {
+	case !a.Known:
+		mode = "n"
+	case !a.Priced:
+		mode = "u"
+	}
+	usual := a.Usual
+	if a.PromptBytes > 0 {
+		usual = max(a.Choices, 1)
+	}
+	args := make([]string, 0, 18)
+	args = append(args, a.RID, a.KeyHash, a.Owner, a.Model, mode, decimal(a.PromptBytes), decimal(a.Prompt), decimal(a.Cap),
+		decimal(usual), decimal(a.HoldNUSD), decimal(a.Tranche.Bound), decimal(a.Tranche.PricePico), decimal(a.Tranche.Least),
+		a.EndUser, a.Tags, flag(a.Detail), a.Label)
 	return withClock(args, a.nowMS)
 }
 
 func admitReply(m rueidis.RedisMessage) (AdmitReply, error) {
-	f, err := array(m, 24)
+	f, err := m.ToArray()
 	if err != nil {
 		return AdmitReply{}, err
 	}
+	switch len(f) {
+	case 14:
+		return admittedReply(f)
+	case 18:
+		return refusedReply(f)
+	}
+	return AdmitReply{}, fmt.Errorf("reply of %d fields, want 14 or 18", len(f))
+}
+
+func admittedReply(f []rueidis.RedisMessage) (AdmitReply, error) {
+	d := fields{}
+	r := AdmitReply{
+		Verdict: d.whole(f[0]), Claim: d.text(f[1]), Name: d.text(f[2]),
+		Requests:      Minute{d.whole(f[4]), d.whole(f[5]), d.whole(f[6])},
+		Tokens:        Minute{d.whole(f[7]), d.whole(f[8]), d.whole(f[9])},
+		BytesPerToken: d.whole(f[10]), UsualOutput: d.whole(f[11]),
+		Detail: d.text(f[13]),
+	}
+	if tags := d.text(f[12]); tags != "" {
+		r.Tags = strings.Split(tags, ",")
+	}
+	r.flags(d.whole(f[3]))
+	if d.err != nil {
+		return AdmitReply{}, d.err
+	}
+	c, err := ParseClaim(r.Claim)
+	r.Key, r.Team, r.User, r.AtMS = c.Key, c.Team, c.User, c.AtMS
+	r.HeldTokens, r.HeldNUSD, r.HeldOutput = c.Tokens, c.HoldNUSD, c.Output
+	return r, err
+}
+
+func refusedReply(f []rueidis.RedisMessage) (AdmitReply, error) {
 	d := fields{}
 	r := AdmitReply{
 		Verdict: d.whole(f[0]),
 		Key:     d.text(f[1]), Name: d.text(f[2]), Team: d.text(f[3]), User: d.text(f[4]),
-		Priority: d.whole(f[5]), Isolate: d.whole(f[6]) == 1,
-		Claim: d.text(f[7]), AtMS: d.whole(f[8]), HeldTokens: d.whole(f[9]), HeldNUSD: d.whole(f[10]),
-		Budgeted: d.whole(f[11]) == 1,
-		Scope:    d.text(f[12]), ScopeID: d.text(f[13]), Limit: d.whole(f[14]), Remaining: d.whole(f[15]),
-		ResetMS: d.whole(f[16]), Lasting: d.whole(f[17]) == 1,
-		Requests: Minute{d.whole(f[18]), d.whole(f[19]), d.whole(f[20])},
-		Tokens:   Minute{d.whole(f[21]), d.whole(f[22]), d.whole(f[23])},
+		Scope: d.text(f[6]), ScopeID: d.text(f[7]), Limit: d.whole(f[8]), Remaining: d.whole(f[9]),
+		ResetMS: d.whole(f[10]), Lasting: d.whole(f[11]) == 1,
+		Requests: Minute{d.whole(f[12]), d.whole(f[13]), d.whole(f[14])},
+		Tokens:   Minute{d.whole(f[15]), d.whole(f[16]), d.whole(f[17])},
 	}
+	r.flags(d.whole(f[5]))
 	return r, d.err
 }
 
-// ClaimText makes text fit into a claim: no space, no control character, never empty. JSON is the usual content.
-func ClaimText(text string) string {
-	if text == "" {
-		return "%"
-	}
-	var out []byte
-	for i := range len(text) {
-		if c := text[i]; c <= ' ' || c == '%' || c == 0x7f {
-			out = append(out, '%', hexDigits[c>>4], hexDigits[c&15])
-		} else {
-			out = append(out, c)
-		}
-	}
-	return string(out)
+// flags are priority, prefix isolation and budget in one number.
+func (r *AdmitReply) flags(n int64) {
+	r.Budgeted, r.Isolate, r.Priority = n&1 == 1, n&2 == 2, n>>2-1
 }
-
-const hexDigits = "0123456789abcdef"
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 

@@ -1,144 +1,188 @@
--- Part: what a reservation holds, and how a hold is replaced. Included after period.part.lua.
+-- Part: what a reservation holds, and how a hold is replaced. Included by a script with the locals root and call
+-- (redis.call), after period.part.lua.
 --
 -- A claim is one line of fields parted by one space, none of them empty (an empty one is written %):
 --   state     o open, x expired and charged at its hold, r opened again after that
 --   owner     the replica, percent-encoded
 --   at_ms     when it was admitted
---   tokens    held tokens
+--   tokens    held tokens, top-ups included
 --   prompt    of these, the prompt's estimate
 --   hold_nusd held money
---   key team user   identity
 --   scopes    scope:id:second:period[,period…] joined by ";" (second: the cell of the sliding minute, 0: not counted there;
 --             a t behind it: tokens are counted there too)
+--   tops      second:tokens joined by "," of the top-ups whose cell may still be in the sum, oldest first; - for none
+--   out       granted tokens of output, 0: not held in tranches
+--   price     pico-dollars per token of output, in tranches
+--   key team user   identity
 --   label     the fixed part of a usage record: JSON members, percent-encoded
 --
--- parse(text)          the claim as a table; nil: unreadable
--- load(root, c, sec)   reads, and so type-checks, every counter of c: the first half
--- store(root, c, …)    adds to them: the second half, cannot fail
--- lapse(root, rid, text, now)  charges an open reservation at its hold and writes a `lost` record; true: done
+-- parse(text)                     the claim as a table; nil: unreadable
+-- load(c, sec, given, tokens)     reads, and so type-checks, every counter of c that a change touches: the first half.
+--                                 given: the request is taken out of the minutes again; tokens: by how much more it used
+-- store_spend(c, changes)         adds to the spend counters: field, amount as text, …; the second half, it cannot fail
+-- store_rate(c, given)            corrects the sliding minutes
+-- store_running(c, n)             counts running requests, n is 1 or -1
+-- lapse(rid, text, now)           charges an open reservation at its hold and writes a `lost` record; true: done
 local function parse(text)
-  local state, owner, at, tokens, prompt, hold, key, team, user, scopes, label = string.match(text,
-    '^([oxr]) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  local state, at, tokens, prompt, hold, scopes, tops = string.match(text,
+    '^([oxr]) %S+ (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ')
   if not state then return nil end
-  return { state = state, owner = owner, at = tonumber(at), tokens = tonumber(tokens), prompt = tonumber(prompt),
-    hold = tonumber(hold), key = key, team = team, user = user, scopes = scopes, label = label }
+  return { state = state, at = tonumber(at), tokens = tonumber(tokens), prompt = tonumber(prompt), hold = tonumber(hold),
+    scopes = scopes, tops = tops, cells = false, counters = false, fields = false, running = false }
 end
 
--- given: the request stays counted, so a minute that counts requests only stays as it is.
-local function load(root, c, sec, given)
-  local call = redis.call
-  local rates, spends, fields, n, m = {}, {}, {}, 0, 0
-  for name, second, t, periods in string.gmatch(c.scopes, '([^:;]+:[^:;]+):(%d+)(t?):([^;]+)') do
+-- Where a difference of tokens is booked: what was not used comes off the last top-ups, everything else belongs to the
+-- second of the admission. Pairs of second (false: of the admission) and amount.
+local function moves_of(c, tokens)
+  local moves, tops = {}, {}
+  for second, n in string.gmatch(c.tops, '(%d+):(%d+)') do tops[#tops + 1], tops[#tops + 2] = second, tonumber(n) end
+  if tokens > 0 then return { tops[#tops - 1], tokens } end
+  for j = #tops - 1, 1, -2 do
+    local n = math.min(tops[j + 1], -tokens)
+    if n > 0 then
+      moves[#moves + 1], moves[#moves + 2] = tops[j], -n
+      tokens = tokens + n
+    end
+  end
+  if tokens < 0 then moves[#moves + 1], moves[#moves + 2] = false, tokens end
+  return moves
+end
+
+local function load(c, sec, given, tokens)
+  local cells, counters, fields, n, m, k = {}, {}, {}, 0, 0, 0
+  local moves = c.tops ~= '-' and tokens ~= 0 and moves_of(c, tokens)
+  local by = tokens ~= 0 and string.format('%d', tokens)
+  for name, cell, t, periods in string.gmatch(c.scopes, '([^:;]+:[^:;]+):(%d+)(t?):([^;]+)') do
     n = n + 1
     fields[n] = name
     -- A cell older than 61 s leaves before anything is decided on it again.
-    if second ~= '0' and (t == 't' or not given) and sec - second <= 61 then
+    if given or by and t == 't' then
       local key = root .. ':rate:' .. name
-      local v = call('HMGET', key, 'requests', 'tokens', second)
-      if v[3] then rates[#rates + 1] = { key, second, v, t == 't' } end
+      if sec - cell <= 61 then
+        local v = call('HGET', key, cell)
+        if v then
+          cells[k + 1], cells[k + 2], cells[k + 3], cells[k + 4] = key, cell, not moves and t == 't' and by, given and v
+          k = k + 4
+        end
+      end
+      for j = 1, moves and t == 't' and #moves or 0, 2 do
+        local second = moves[j] or cell
+        if sec - second <= 61 and call('HEXISTS', key, 't' .. second) == 1 then
+          cells[k + 1], cells[k + 2], cells[k + 3], cells[k + 4] = key, second, string.format('%d', moves[j + 1]), false
+          k = k + 4
+        end
+      end
     end
     local from = 1
     repeat
       local comma = string.find(periods, ',', from, true)
       local period = comma and string.sub(periods, from, comma - 1) or from == 1 and periods or string.sub(periods, from)
       local key = root .. ':spend:' .. name .. ':' .. period
-      m = m + 1
-      spends[m] = { key, period, call('HMGET', key, 'spent_nusd', 'reserved_nusd', 'requests', 'prompt_tokens',
-        'cached_tokens', 'completion_tokens') }
+      counters[m + 1], counters[m + 2], counters[m + 3] = key, period, call('HEXISTS', key, 'spent_nusd') == 1
+      m = m + 3
       from = comma and comma + 1
     until not from
   end
-  c.rates, c.spends, c.fields = rates, spends, fields
+  c.cells, c.counters, c.fields = cells, counters, fields
   c.running = call('HMGET', root .. ':parallel', unpack(fields))
 end
 
--- The sum as it is written. A counter never goes below 0, whatever somebody deleted by hand; one that stays as it is keeps
--- its text, for turning numbers into text is what these scripts spend most of their time on.
-local function plus(value, n)
-  if n == 0 and value then return value end
-  local sum = (tonumber(value) or 0) + n
-  if sum > 0 then return string.format('%d', sum) end
-  return '0'
-end
-
-local function store_spend(c, spent, reserved, requests, prompt, cached, completion)
-  for i = 1, #c.spends do
-    local key, period, v = c.spends[i][1], c.spends[i][2], c.spends[i][3]
-    redis.call('HSET', key, 'spent_nusd', plus(v[1], spent), 'reserved_nusd', plus(v[2], reserved), 'requests',
-      plus(v[3], requests), 'prompt_tokens', plus(v[4], prompt), 'cached_tokens', plus(v[5], cached), 'completion_tokens',
-      plus(v[6], completion))
-    if not v[1] and not v[2] then
-      local ends = period_end(period)
-      if ends then redis.call('PEXPIREAT', key, string.format('%d', ends + 35 * 86400000)) end
+-- Nothing goes below 0, whatever somebody deleted by hand; a figure that is none starts anew.
+local function store_spend(c, changes)
+  local counters, pcall = c.counters, redis.pcall
+  for i = 1, #counters, 3 do
+    local key, made = counters[i], counters[i + 2]
+    for j = 1, #changes, 2 do
+      local by = changes[j + 1]
+      if by ~= '0' then
+        local v = pcall('HINCRBY', key, changes[j], by)
+        if type(v) == 'table' or v < 0 then call('HSET', key, changes[j], '0') end
+      end
+    end
+    if not made then
+      call('HINCRBY', key, 'spent_nusd', '0')
+      local ends = period_end(counters[i + 1])
+      if ends then call('PEXPIREAT', key, string.format('%d', ends + 35 * 86400000)) end
     end
   end
 end
 
-local function store_rate(c, requests, tokens)
-  for i = 1, #c.rates do
-    local rate = c.rates[i]
-    local key, second, v = rate[1], rate[2], rate[3]
-    local r, t, at = string.match(v[3], '^(%d+) (%d+) (%d+)$')
-    if r then
-      local nr, nt = plus(r, requests), plus(t, rate[4] and tokens or 0)
-      if nr == '0' and nt == '0' then
-        redis.call('HSET', key, 'requests', plus(v[1], nr - r), 'tokens', plus(v[2], nt - t))
-        redis.call('HDEL', key, second)
-      elseif nr ~= r or nt ~= t then
-        redis.call('HSET', key, 'requests', plus(v[1], nr - r), 'tokens', plus(v[2], nt - t), second,
-          nr .. ' ' .. nt .. ' ' .. at)
+local function store_rate(c)
+  local cells = c.cells
+  for i = 1, #cells, 4 do
+    local key, second, by, v = cells[i], cells[i + 1], cells[i + 2], cells[i + 3]
+    if by then
+      call('HINCRBY', key, 't' .. second, by)
+      call('HINCRBY', key, 'tokens', by)
+    end
+    local r, at = string.match(v or '', '^(%d+) (%d+)$')
+    if r and r ~= '0' then
+      call('HINCRBY', key, 'requests', '-1')
+      if r == '1' and (tonumber(call('HGET', key, 't' .. second) or 0) or 0) <= 0 then
+        call('HDEL', key, second, 't' .. second)
+      else
+        call('HSET', key, second, string.format('%d %s', r - 1, at))
       end
     end
   end
 end
 
-local function store_running(root, c, n)
-  local set, del, k, d = {}, {}, 0, 0
-  for i = 1, #c.fields do
-    local v = plus(c.running[i], n)
-    if v == '0' then
-      d = d + 1
-      del[d] = c.fields[i]
-    else
-      set[k + 1], set[k + 2] = c.fields[i], v
-      k = k + 2
+local function store_running(c, n)
+  local fields, running, none = c.fields, c.running, nil
+  for i = 1, #fields do
+    local v = running[i]
+    if n > 0 then
+      if type(redis.pcall('HINCRBY', root .. ':parallel', fields[i], '1')) == 'table' then
+        call('HSET', root .. ':parallel', fields[i], '1')
+      end
+    elseif v and (tonumber(v) or 0) > 1 then
+      call('HSET', root .. ':parallel', fields[i], string.format('%d', v - 1))
+    elseif v then
+      none = none or {}
+      none[#none + 1] = fields[i]
     end
   end
-  if k > 0 then redis.call('HSET', root .. ':parallel', unpack(set)) end
-  if d > 0 then redis.call('HDEL', root .. ':parallel', unpack(del)) end
+  if none then call('HDEL', root .. ':parallel', unpack(none)) end
 end
 
-local function lost_record(c, now)
+-- What a hold is as a charge, and back.
+local function charge(c, sign)
+  local format = string.format
+  return { 'reserved_nusd', format('%d', -sign * c.hold), 'spent_nusd', format('%d', sign * c.hold), 'requests', format('%d', sign),
+    'prompt_tokens', format('%d', sign * c.prompt), 'completion_tokens', format('%d', sign * (c.tokens - c.prompt)) }
+end
+
+local function lost_record(c, text, now)
+  local key, team, user, label = string.match(text, '^%l %S+ %d+ %d+ %d+ %d+ %S+ %S+ %d+ %d+ (%S+) (%S+) (%S+) (%S+)$')
   local day = math.floor(now / 86400000)
   local y, m, d = civil(day)
   local rest = now - day * 86400000
-  local text = function(v) return v == '%' and '' or v end
+  local plain = function(v) return v == '%' and '' or v end
+  local replaces = c.state == 'r' and ',"replaces":true' or ''
   return string.format('{%s,"time":"%04d-%02d-%02dT%02d:%02d:%02d.%03dZ","team":"%s","user":"%s","key_id":"%s","outcome":"lost",'
-    .. '"usage_source":"estimated","prompt_tokens":%.0f,"cached_tokens":0,"completion_tokens":%.0f,"cost_nusd":%.0f}',
-    (string.gsub(c.label, '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)), y, m, d,
+    .. '"usage_source":"estimated","prompt_tokens":%.0f,"cached_tokens":0,"completion_tokens":%.0f,"cost_nusd":%.0f%s}',
+    (string.gsub(label or '', '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)), y, m, d,
     math.floor(rest / 3600000), math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000,
-    text(c.team), text(c.user), c.key, c.prompt, c.tokens - c.prompt, c.hold)
+    plain(team), plain(user), key, c.prompt, c.tokens - c.prompt, c.hold, replaces)
 end
 
-local function lapse(root, rid, text, now)
+local function lapse(rid, text, now)
   local c = parse(text)
   if not c or c.state == 'x' then return false end
   -- One counter of the wrong type must not keep all others of the tenant from being settled.
   local readable = pcall(function()
-    load(root, c, math.floor(now / 1000))
-    redis.call('XLEN', root .. ':usage')
-    redis.call('ZCARD', root .. ':settled')
-    redis.call('ZCARD', root .. ':reservations')
-    redis.call('HLEN', root .. ':open')
+    load(c, math.floor(now / 1000), false, 0)
+    call('XLEN', root .. ':usage')
+    call('ZCARD', root .. ':settled')
+    call('ZCARD', root .. ':reservations')
+    call('HLEN', root .. ':open')
   end)
   if not readable then return false end
-  redis.call('ZADD', root .. ':settled', string.format('%d', now), rid)
-  redis.call('ZREM', root .. ':reservations', rid)
-  redis.call('HSET', root .. ':open', rid, 'x' .. string.sub(text, 2))
-  store_spend(c, c.hold, -c.hold, 1, c.prompt, 0, c.tokens - c.prompt)
-  store_running(root, c, -1)
-  local record = lost_record(c, now)
-  if c.state == 'r' then record = string.sub(record, 1, -2) .. ',"replaces":true}' end
-  redis.call('XADD', root .. ':usage', 'MAXLEN', '~', 100000, '*', 'record', record)
+  call('ZADD', root .. ':settled', string.format('%d', now), rid)
+  call('ZREM', root .. ':reservations', rid)
+  call('HSET', root .. ':open', rid, 'x' .. string.sub(text, 2))
+  store_spend(c, charge(c, 1))
+  store_running(c, -1)
+  call('XADD', root .. ':usage', 'MAXLEN', '~', '100000', '*', 'record', lost_record(c, text, now))
   return true
 end

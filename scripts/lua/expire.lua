@@ -11,18 +11,18 @@
 --          2 count   settled by this call, about 100 at most; on miniredis all
 -- repeat   0
 -- cost     1 read; 10 reads and 10 writes for each that is settled
-local root, owner = KEYS[1], ARGV[1]
+local root, owner, call = KEYS[1], ARGV[1], redis.call
 local now = tonumber(ARGV[3])
 if not now then
-  local t = redis.call('TIME')
+  local t = call('TIME')
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 -- include period.part.lua
 -- include claim.part.lua
-local page = redis.call('HSCAN', root .. ':open', ARGV[2], 'COUNT', 100)
+local page = call('HSCAN', root .. ':open', ARGV[2], 'COUNT', 100)
 local count = 0
 for i = 1, #page[2], 2 do
   local state, held_by = string.match(page[2][i + 1], '^([oxr]) (%S+) ')
-  if state and state ~= 'x' and held_by == owner and lapse(root, page[2][i], page[2][i + 1], now) then count = count + 1 end
+  if state and state ~= 'x' and held_by == owner and lapse(page[2][i], page[2][i + 1], now) then count = count + 1 end
 end
 return { page[1], count }

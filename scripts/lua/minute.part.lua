@@ -1,63 +1,73 @@
 -- Part: the sliding minute of one scope, a hash:
 --   requests tokens  sums of the cells
---   <second>         a cell: "<requests> <tokens> <ms of its last admission>"; it leaves the sums 60 s after that admission
+--   <second>         a cell: "<requests> <ms of its last admission or top-up>"; it leaves the sums 60 s after that
+--   t<second>        its tokens, where tokens are limited
 --   last             ms of the last admission; time does not run back behind it
 --   leaves           ms, a lower bound of the instant at which the next cell leaves: before it, no cell has to be read
--- Included by a script whose local `call` is redis.call. A rate is the table that admit makes of it.
+-- Included by a script with the locals call (redis.call), find, match, format and floor. A rate is the list that admit makes.
 --
--- leave(rate)                      takes out of the sums what has left by rate.now, and lists it in rate.gone
--- wait(rate, field, sum, allowed)  ms until the sum of `field` (r or t) has fallen to `allowed`; 0: never
+-- leave_minute(rate)                    takes out of the sums what has left by now, and lists it in rate[13]
+-- wait_minute(rate, requests, allowed)  ms until the sum of requests (or tokens) has fallen to `allowed`; 0: never
 local function cells_of(rate)
-  local list, all = {}, call('HGETALL', rate.key)
+  local list, tokens, all = {}, {}, call('HGETALL', rate[1])
   for j = 1, #all, 2 do
-    if find(all[j], '^%d+$') then
-      local r, t, at = match(all[j + 1], '^(%d+) (%d+) (%d+)$')
-      if r then list[#list + 1] = { name = all[j], r = tonumber(r), t = tonumber(t), at = tonumber(at) } end
+    local kind, second = match(all[j], '^(t?)(%d+)$')
+    if kind == 't' then
+      tokens[second] = tonumber(all[j + 1]) or 0
+    elseif second then
+      local r, at = match(all[j + 1], '^(%d+) (%d+)$')
+      if r then list[#list + 1] = { name = second, r = tonumber(r), t = 0, at = tonumber(at) } end
     end
   end
+  for j = 1, #list do list[j].t = tokens[list[j].name] or 0 end
   table.sort(list, function(a, b) return a.at < b.at end)
   return list
 end
 
-local function leave(rate)
-  local from, to = floor(rate.leaves / 1000) - 60, rate.second - 60
+local function leave_minute(rate)
+  local now, second = rate[10], floor(rate[10] / 1000)
+  local from, to = floor(rate[12] / 1000) - 60, second - 60
   local gone, found = {}, nil
   if to - from > 4 then
     found = cells_of(rate)
   else
     found = {}
     local wanted = {}
-    for s = from, to do wanted[#wanted + 1] = format('%d', s) end
-    local v = call('HMGET', rate.key, unpack(wanted))
-    for j = 1, #wanted do
+    for s = from, to do
+      local name = format('%d', s)
+      wanted[#wanted + 1], wanted[#wanted + 2] = name, 't' .. name
+    end
+    local v = call('HMGET', rate[1], unpack(wanted))
+    for j = 1, #wanted, 2 do
       if v[j] then
-        local r, t, at = match(v[j], '^(%d+) (%d+) (%d+)$')
-        found[#found + 1] = { name = wanted[j], r = tonumber(r) or 0, t = tonumber(t) or 0, at = tonumber(at) or 0 }
+        local r, at = match(v[j], '^(%d+) (%d+)$')
+        found[#found + 1] = { name = wanted[j], r = tonumber(r) or 0, t = tonumber(v[j + 1] or 0) or 0, at = tonumber(at) or 0 }
       end
     end
   end
-  rate.leaves = (to + 61) * 1000
+  local leaves = (to + 61) * 1000
   for j = 1, #found do
     local c = found[j]
-    if c.at + 60000 <= rate.now then
-      gone[#gone + 1] = c.name
-      rate.requests = math.max(rate.requests - c.r, 0)
-      rate.tokens = math.max(rate.tokens - c.t, 0)
-    else
-      rate.leaves = math.min(rate.leaves, c.at + 60000)
+    if c.at + 60000 <= now then
+      gone[#gone + 1], gone[#gone + 2] = c.name, 't' .. c.name
+      rate[4] = math.max(rate[4] - c.r, 0)
+      rate[5] = math.max(rate[5] - c.t, 0)
+    elseif c.at + 60000 < leaves then
+      leaves = c.at + 60000
     end
   end
-  if gone[1] then rate.gone = gone end
+  rate[12], rate[15] = leaves, true
+  if gone[1] then rate[13] = gone end
 end
 
-local function wait(rate, field, sum, allowed)
+local function wait_minute(rate, requests, allowed)
   if allowed < 0 then return 0 end
-  local list = cells_of(rate)
+  local sum, list = requests and rate[4] or rate[5], cells_of(rate)
   for j = 1, #list do
     local c = list[j]
-    if c.at + 60000 > rate.now then
-      sum = sum - c[field]
-      if sum <= allowed then return c.at + 60000 - rate.now end
+    if c.at + 60000 > rate[10] then
+      sum = sum - (requests and c.r or c.t)
+      if sum <= allowed then return c.at + 60000 - rate[10] end
     end
   end
   return 60000

@@ -50,11 +50,11 @@ if lapsed[1] then
     local rid, text = rids[lapsed[j]], filed[lapsed[j]]
     local c = parse(text)
     -- One counter of the wrong type must not keep the others from being opened again.
-    if c and pcall(load, root, c, math.floor(now / 1000)) then
+    if c and pcall(load, c, math.floor(now / 1000), false, 0) then
       call('ZREM', settled, rid)
       call('HSET', open, rid, 'r' .. string.sub(text, 2))
-      store_spend(c, -c.hold, c.hold, -1, -c.prompt, 0, c.prompt - c.tokens)
-      store_running(root, c, 1)
+      store_spend(c, charge(c, -1))
+      store_running(c, 1)
       reply[2] = reply[2] + 1
     end
   end

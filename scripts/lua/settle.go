@@ -14,8 +14,18 @@ type SettleArgs struct {
 	Prompt, Cached, Completion int64  // tokens; Cached is part of Prompt
 	CostNUSD                   int64
 	Record                     []byte // one JSON object; empty: none
+	Never                      bool   // never admitted: Claim was written by the replica, Redis could not be asked
+	Learn                      Sample // zero: nothing is learned
 
 	nowMS int64 // tests only
+	apart bool  // tests only: the script is to take the claim apart itself
+}
+
+// Sample is what the real usage of a request teaches: bytes per token of the model, output length of key and model.
+type Sample struct {
+	PromptBytes int64 // 0: nothing
+	Model       string
+	Choices     int64 // 0 is 1
 }
 
 // Settled is what a settlement did.
@@ -26,17 +36,15 @@ const (
 	Replaced     Settled = iota + 1 // the open hold
 	Undone                          // and replaced the charge of one that had lapsed
 	Repeated                        // settled before; nothing changed
-	Recharged                       // its admission was lost with a primary: charged in full
+	Recharged                       // its admission was lost with a primary, or never took place: charged in full
 	Doubtful                        // not charged, filed for the audit
 	NeverApplied                    // its admission never took place, and will not any more
 )
 
 // Settle declares the settlement on b. It is safe to repeat.
 func Settle(b *pipeline.Batch, s *pipeline.Store, root string, a SettleArgs) *pipeline.Handle[Settled] {
-	args := make([]string, 0, 9)
-	args = append(args, a.RID, a.Claim, flag(a.Keep), decimal(a.Prompt), decimal(a.Cached), decimal(a.Completion),
-		decimal(a.CostNUSD), string(a.Record))
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: settleScript, Key: root, Args: withClock(args, a.nowMS)},
+	args := a.argv()
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: settleScript, Key: root, Args: args},
 		func(m rueidis.RedisMessage) (Settled, error) {
 			n, err := wholes(m, 1)
 			if err != nil {
@@ -44,4 +52,22 @@ func Settle(b *pipeline.Batch, s *pipeline.Store, root string, a SettleArgs) *pi
 			}
 			return Settled(n[0]), nil
 		})
+}
+
+func (a SettleArgs) argv() []string {
+	learn := a.Learn.PromptBytes
+	if a.Prompt <= 0 {
+		learn = 0
+	}
+	now := ""
+	if a.nowMS != 0 {
+		now = decimal(a.nowMS)
+	}
+	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), decimal(a.Prompt), decimal(a.Cached), decimal(a.Completion),
+		decimal(a.CostNUSD), string(a.Record), flag(a.Never), decimal(learn), a.Learn.Model, decimal(max(a.Learn.Choices, 1)))
+	c, err := ParseClaim(a.Claim)
+	if err != nil || c.Tops != "-" || a.apart {
+		return append(args, "", "", now)
+	}
+	return c.counters(append(args, decimal(c.Tokens), decimal(c.HoldNUSD), now))
 }

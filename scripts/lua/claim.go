@@ -1,0 +1,107 @@
+package lua
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Claim is a reservation as claim.part.lua files it, apart from its state.
+type Claim struct {
+	Owner           string // through ClaimText
+	AtMS            int64
+	Tokens, Prompt  int64 // held tokens; of these, the prompt's estimate
+	HoldNUSD        int64
+	Scopes          string // scope:id:second:period[,period…] joined by ";"
+	Tops            string // top-ups whose cells may still count; "-" none
+	Output          int64  // granted tokens of output; 0: not held in tranches
+	PricePico       int64  // of one output token, in tranches
+	Key, Team, User string // "" none
+	Label           string // through ClaimText
+}
+
+// ParseClaim takes a claim apart.
+func ParseClaim(text string) (Claim, error) {
+	f := strings.SplitN(text, " ", 15)
+	if len(f) != 14 || len(f[0]) != 1 {
+		return Claim{}, fmt.Errorf("claim of %d fields", len(f))
+	}
+	var n [6]int64
+	for i, at := range [6]int{2, 3, 4, 5, 8, 9} {
+		v, err := strconv.ParseInt(f[at], 10, 64)
+		if err != nil {
+			return Claim{}, fmt.Errorf("claim: %w", err)
+		}
+		n[i] = v
+	}
+	return Claim{Owner: f[1], AtMS: n[0], Tokens: n[1], Prompt: n[2], HoldNUSD: n[3], Scopes: f[6], Tops: f[7], Output: n[4],
+		PricePico: n[5], Key: f[10], Team: none(f[11]), User: none(f[12]), Label: f[13]}, nil
+}
+
+// String is the claim of an open reservation.
+func (c Claim) String() string {
+	return fmt.Sprintf("o %s %d %d %d %d %s %s %d %d %s %s %s %s", c.Owner, c.AtMS, c.Tokens, c.Prompt, c.HoldNUSD, c.Scopes,
+		orPercent(c.Tops, "-"), c.Output, c.PricePico, c.Key, orPercent(c.Team, "%"), orPercent(c.User, "%"), c.Label)
+}
+
+// counters appends what settle.lua wants to know of each spend counter: the scope's name, where its money, its minute and
+// the cell of its tokens are.
+func (c Claim) counters(args []string) []string {
+	for scope := range strings.SplitSeq(c.Scopes, ";") {
+		i := strings.LastIndexByte(scope, ':')
+		// A period may hold no colon, nor may the second before it.
+		name, periods := scope[:max(i, 0)], scope[i+1:]
+		i = strings.LastIndexByte(name, ':')
+		name, cell := name[:max(i, 0)], name[i+1:]
+		if cell, counted := strings.CutSuffix(cell, "t"); counted {
+			args = c.counter(args, name, periods, "t"+cell)
+		} else {
+			args = c.counter(args, name, periods, "")
+		}
+	}
+	return args
+}
+
+func (c Claim) counter(args []string, name, periods, cell string) []string {
+	rate, named := "", name
+	if cell != "" {
+		rate = ":rate:" + name
+	}
+	for period := range strings.SplitSeq(periods, ",") {
+		args = append(args, named, ":spend:"+name+":"+period, rate, cell)
+		named, rate, cell = "", "", ""
+	}
+	return args
+}
+
+func none(field string) string {
+	if field == "%" {
+		return ""
+	}
+	return field
+}
+
+func orPercent(field, empty string) string {
+	if field == "" {
+		return empty
+	}
+	return field
+}
+
+// ClaimText makes text fit into a claim: no space, no control character, never empty. JSON is the usual content.
+func ClaimText(text string) string {
+	if text == "" {
+		return "%"
+	}
+	var out []byte
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c == '%' || c == 0x7f {
+			out = append(out, '%', hexDigits[c>>4], hexDigits[c&15])
+		} else {
+			out = append(out, c)
+		}
+	}
+	return string(out)
+}
+
+const hexDigits = "0123456789abcdef"

@@ -149,9 +149,9 @@ func (s *openStreams) finish() {
 func TestTheEngineSeesTheseLines(t *testing.T) {
 	t.Parallel()
 	l := newLane(t, cases(t), 1, 4)
-	c, body := l.dial(), l.req()
+	c, body, id := l.dial(), l.req(), l.id()
 	c.send([]string{"authorization: bearer " + l.key, "X-Api-Key: " + l.key, "Proxy-Authorization: Bearer " + l.key, "Cookie: key=" + l.key, "Api-Key: " + l.key,
-		"Content-Type: application/json; charset=utf-8", "Accept: application/json", "Accept-Encoding: gzip", "User-Agent: probe/1.0", "X-Request-Id: abc-123",
+		"Content-Type: application/json; charset=utf-8", "Accept: application/json", "Accept-Encoding: gzip", "User-Agent: probe/1.0", "X-Request-Id: " + id,
 		"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate: a=1", "Tracestate: b=2", "Baggage: a=b",
 		"X-Forwarded-For: 1.2.3.4", "X-Real-Ip: 1.2.3.4", "Forwarded: for=1.2.3.4", "Via: 1.1 a", "Origin: https://app.example", "Referer: https://app.example/x",
 		"OpenAI-Organization: org", "OpenAI-Project: p", "X-Stainless-Os: Linux", "Connection: keep-alive, X-Drop-Me", "X-Drop-Me: 1", "Keep-Alive: timeout=5", "TE: trailers",
@@ -160,10 +160,10 @@ func TestTheEngineSeesTheseLines(t *testing.T) {
 	if a := c.answer(); a.StatusCode != 200 {
 		t.Fatalf("%d", a.StatusCode)
 	}
-	q, line := l.requests()[0], l.line("abc-123")
+	q, line := l.requests()[0], l.line(id)
 	want := strings.Join([]string{"POST /v1/chat/completions HTTP/1.1", "Host: " + l.b[0].Addr, "Content-Type: application/json; charset=utf-8", "Accept: application/json",
 		"User-Agent: probe/1.0", "Traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "Tracestate: a=1", "Tracestate: b=2",
-		"X-Request-Id: abc-123-" + line.RID[:8] + "-1", fmt.Sprintf("Content-Length: %d", len(body)), ""}, "\r\n")
+		"X-Request-Id: " + id + "-" + line.RID[:8] + "-1", fmt.Sprintf("Content-Length: %d", len(body)), ""}, "\r\n")
 	if q.Head != want {
 		t.Errorf("the engine got\n%s\nwant\n%s", q.Head, want)
 	}
@@ -183,7 +183,7 @@ func TestExpectContinueCostsOneWait(t *testing.T) {
 		return c, []string{"Authorization: Bearer " + key, "X-Request-Id: " + id, "Expect: 100-continue", fmt.Sprintf("Content-Length: %d", len(body))}
 	}
 	for i, trips := range []int{3, 1} { // look-up, admission, placement; then all in one
-		id := fmt.Sprintf("%s-expect-%d", l.tenant, i)
+		id := l.id()
 		c, fields := ask(l.key, id)
 		c.send(fields, "")
 		if a := c.answer(); a.StatusCode != 100 {
@@ -202,7 +202,7 @@ func TestExpectContinueCostsOneWait(t *testing.T) {
 	l.redis.CLI("HSET", "hg:{t:"+l.tenant+"}", "disabled", "1")
 	disabled := l.Key("--tenant", l.tenant)
 	for name, key := range map[string]string{"unknown": "sk-" + l.tenant + "-" + strings.Repeat("x", 32), "disabled": disabled} {
-		id := l.tenant + "-" + name
+		id := l.id()
 		c, fields := ask(key, id)
 		c.send(fields, "")
 		if a := c.answer(); a.StatusCode != 401 || !a.Close {
@@ -237,19 +237,20 @@ func TestHTTP10(t *testing.T) {
 func TestZstdBomb(t *testing.T) {
 	t.Parallel()
 	f := fleet.Start(t, fleet.Options{Redis: lab.Redis(t).URL()})
-	var bomb bytes.Buffer
-	w, err := zstd.NewWriter(&bomb, zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(1))
+	var frame bytes.Buffer
+	w, err := zstd.NewWriter(&frame, zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.Copy(w, io.LimitReader(io.MultiReader(strings.NewReader(`"`), letters{'a'}), 1<<30)); err != nil || w.Close() != nil {
+	if _, err := io.Copy(w, io.LimitReader(letters{'a'}, 1<<26)); err != nil || w.Close() != nil {
 		t.Fatal(err)
 	}
+	bomb := bytes.Repeat(frame.Bytes(), 16) // frames that follow each other are one body
 	r := f.Replicas[0]
 	before, began := rss(t, r.PID(), "VmRSS"), time.Now()
-	a := fleet.Ask(t, r.URL, "sk-nobody-"+strings.Repeat("x", 32), bomb.String(), "Content-Encoding: zstd")
+	a := fleet.Ask(t, r.URL, "sk-nobody-"+strings.Repeat("x", 32), string(bomb), "Content-Encoding: zstd")
 	took, grown := time.Since(began), rss(t, r.PID(), "VmHWM")-before
-	t.Logf("%d bytes that would be 1 GiB: %d after %s, %d KiB more at the highest", bomb.Len(), a.Status, took, grown)
+	t.Logf("%d bytes that would be 1 GiB: %d after %s, %d KiB more at the highest", len(bomb), a.Status, took, grown)
 	if a.Status != 413 || took > 2*time.Second || grown > 64<<10 {
 		t.Errorf("%d after %s, grown by %d KiB: %s", a.Status, took, grown, a.Body)
 	}

@@ -25,6 +25,7 @@ type pulse struct {
 	watch     watch
 	published map[string]BackendFacts // as acknowledged
 	next      int                     // where the turn through the backends goes on
+	beats     int                     // answered
 	differs   int                     // beats in a row in which Redis counted other leases than this replica
 	told      map[string]bool         // unreadable backends that were logged
 }
@@ -63,7 +64,7 @@ func (p *Placement) beat(ctx context.Context) time.Duration {
 			p.unheard(v.Name, err)
 			continue
 		}
-		if due := p.heard(ctx, v.Name, sent, reply); due.Before(next) {
+		if due := p.heard(ctx, heardBeat{v.Name, sent, facts[i]}, reply); due.Before(next) {
 			next = due
 		}
 		p.pulse[v.Name].acknowledged(facts[i])
@@ -154,8 +155,16 @@ func (p *Placement) unheard(pool string, err error) {
 	}
 }
 
+// heardBeat is the beat that was answered.
+type heardBeat struct {
+	pool  string
+	sent  time.Time
+	facts []BackendFacts
+}
+
 // heard acts on the answer to a beat and returns when the next replica is due to be found dead.
-func (p *Placement) heard(ctx context.Context, pool string, sent time.Time, r lua.BeatReply) (due time.Time) {
+func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) (due time.Time) {
+	pool, sent := beat.pool, beat.sent
 	p.mu.Lock()
 	p.acked[pool] = sent
 	p.mu.Unlock()
@@ -174,6 +183,7 @@ func (p *Placement) heard(ctx context.Context, pool string, sent time.Time, r lu
 		}
 	}
 	p.compare(ctx, pool, r)
+	p.recount(ctx, pool, r, beat.facts)
 	dead, due := s.watch.look(sighted{self: p.cfg.Replica, sent: sent, now: time.Now(), beats: r.Replicas}, p.cfg.times)
 	for _, d := range dead {
 		p.bury(ctx, pool, d)

@@ -88,6 +88,7 @@ var ErrPlaceAgain = errors.New("placement: the place in the queue was lost")
 //	P5. A grant reaches its waiter with the announcement, or with the next beat.
 //	P6. A killed replica's leases are free, and its waiters gone, within 15 s; a living one's are left alone.
 //	P7. A lease in Redis that no request here knows is given back by the beat.
+//	   A request that runs here and has no lease in Redis gets it back; counts that are not the leases' are repaired.
 //	P8. A backend that fails is left alone by the whole fleet for a while; a running cool-down is never shortened.
 type Placement struct {
 	cfg   PlacementConfig
@@ -115,7 +116,7 @@ func NewPlacement(cfg PlacementConfig) *Placement {
 // nothing costs nothing. A Queued ask goes on with Await.
 func (p *Placement) Place(b *pipeline.Batch, a Ask) *pipeline.Handle[Place] {
 	// Before the flush: a grant may come before the reply that says Queued.
-	p.holds.ask(holdKey{a.Pool, a.RID}, a.Attempt)
+	p.holds.ask(holdKey{a.Pool, a.RID}, a.Attempt, load{mu: a.MU, outputMU: min(a.OutputMU, a.MU), tenant: a.Tenant})
 	return lua.Place(b, p.cfg.Store, PoolRoot(a.Pool), p.placeArgs(a), func(r lua.PlaceReply) Place { return p.placed(a, r) })
 }
 

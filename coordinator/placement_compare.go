@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,15 +17,23 @@ type lease struct {
 	placedMS int64
 }
 
-// compare looks for leases that only one side knows, once the counts differed in two beats in a row: a place that was
-// applied after its release, a release that was lost. // P7
+// looksEvery is how many beats pass between two comparisons of the lists when the counts agree, and between two recounts.
+const looksEvery = 30
+
+// adoptAtOnce is how many leases one call takes back.
+const adoptAtOnce = 100
+
+// compare looks for leases that only one side knows, once the counts differed in two beats in a row, and now and then
+// anyway: a place that was applied after its release, a release that was lost, a replica that was cleared by mistake. // P7
 func (p *Placement) compare(ctx context.Context, pool string, r lua.BeatReply) {
 	s := p.pulse[pool]
-	if r.Leases == int64(p.holds.countIn(pool, holding)) {
+	s.beats++
+	if r.Leases == int64(p.holds.slots(pool)) {
 		s.differs = 0
-		return
+	} else {
+		s.differs++
 	}
-	if s.differs++; s.differs < 2 {
+	if s.differs < 2 && (s.beats%looksEvery != 0 || r.Leases == 0) {
 		return
 	}
 	s.differs = 0
@@ -40,8 +49,46 @@ func (p *Placement) compare(ctx context.Context, pool string, r lua.BeatReply) {
 	for _, g := range surplus {
 		p.giveBackNow(pool, g.RID, g.Attempt)
 	}
-	if len(surplus) > 0 || lost > 0 {
-		p.cfg.Log.Warn().Str("pool", pool).Int("surplus", len(surplus)).Int("lost", lost).Msg("leases differed from redis")
+	if len(surplus) > 0 || len(lost) > 0 {
+		p.cfg.Log.Warn().Str("pool", pool).Int("surplus", len(surplus)).Int("lost", len(lost)).Msg("leases differed from redis")
+	}
+	p.adopt(ctx, pool, lost)
+}
+
+// adopt takes leases back for requests that run here. A request that is released meanwhile leaves a lease nobody knows,
+// which a later beat gives back.
+func (p *Placement) adopt(ctx context.Context, pool string, lost []lua.Adopted) {
+	for part := range slices.Chunk(lost, adoptAtOnce) {
+		r, err := lua.Adopt(p.cfg.Pipeline.Batch(), p.cfg.Store, PoolRoot(pool), p.cfg.Replica, part).Wait(ctx)
+		if err != nil {
+			return // they are still missing
+		}
+		p.holds.adopted(pool, part)
+		p.cfg.Log.Warn().Str("pool", pool).Int64("leases", r.Adopted).Int64("beyond_slots", r.Over).Msg("took leases back")
+	}
+}
+
+// recount has the counts of backends made what the leases say. The replica whose name is first does it, now and then.
+func (p *Placement) recount(ctx context.Context, pool string, r lua.BeatReply, facts []BackendFacts) {
+	if p.pulse[pool].beats%looksEvery != looksEvery/2 || len(facts) == 0 {
+		return
+	}
+	for _, other := range r.Replicas {
+		if other.Replica < p.cfg.Replica {
+			return
+		}
+	}
+	ids := make([]string, len(facts))
+	for i, f := range facts {
+		ids[i] = SafeID(f.ID)
+	}
+	found, err := lua.Recount(p.cfg.Pipeline.Batch(), p.cfg.Store, PoolRoot(pool), ids).Wait(ctx)
+	if err != nil {
+		return // another time
+	}
+	for _, b := range found.Repaired {
+		p.cfg.Log.Warn().Str("pool", pool).Str("backend", b.Backend).Int64("held", b.Was).Int64("leases", b.Now).
+			Msg("a count of leases was wrong and is repaired")
 	}
 }
 
@@ -60,9 +107,9 @@ func readLeases(values map[string]string) map[string]lease {
 	return leases
 }
 
-// compare returns the leases in Redis that no request here knows, and marks and counts the slots held here that Redis
-// does not list. Neither side is judged before it is `young` old.
-func (h *holds) compare(pool string, inRedis map[string]lease, nowMS int64, young time.Duration) (surplus []lua.Grant, lost int) {
+// compare returns the leases in Redis that no request here knows, and the slots held here that Redis does not list, which
+// are missing from then on. Neither side is judged before it is `young` old.
+func (h *holds) compare(pool string, inRedis map[string]lease, nowMS int64, young time.Duration) (surplus []lua.Grant, lost []lua.Adopted) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for rid, l := range inRedis {
@@ -74,13 +121,27 @@ func (h *holds) compare(pool string, inRedis map[string]lease, nowMS int64, youn
 	}
 	now := time.Now()
 	for rid, held := range h.of[pool] {
-		if held.state != holding || now.Sub(held.since) < young {
+		if l, ok := inRedis[rid]; ok && l.attempt == held.attempt || held.backend == "" {
 			continue
 		}
-		if l, ok := inRedis[rid]; !ok || l.attempt != held.attempt {
-			held.state = missing
-			lost++
+		if held.state == holding && now.Sub(held.since) >= young {
+			held.state, held.since = missing, now
+		}
+		if held.state == missing {
+			lost = append(lost, lua.Adopted{RID: rid, Attempt: held.attempt, Backend: held.backend, MU: held.load.mu,
+				OutputMU: held.load.outputMU, Tenant: held.load.tenant})
 		}
 	}
 	return surplus, lost
+}
+
+// adopted: these slots are listed again.
+func (h *holds) adopted(pool string, leases []lua.Adopted) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range leases {
+		if held := h.of[pool][l.RID]; held != nil && held.attempt == l.Attempt && held.state == missing {
+			held.hold(held.backend)
+		}
+	}
 }

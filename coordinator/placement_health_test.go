@@ -63,7 +63,7 @@ func TestPlacementReadings(t *testing.T) {
 		if n != 2 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
-		s.queue(p, wish("02", 1)) // somebody else has b1's other slot, and b2 has no room for a prompt
+		s.queue(p, wish("02", 1))                       // somebody else has b1's other slot, and b2 has no room for a prompt
 		lab.Eventually(t, 20*time.Second, func() bool { // asked within one millisecond it is no news
 			asked, _ := p.BeforeReading(s.pipes.Batch(), "p", []string{"b1"}).Wait(t.Context())
 			n, err := p.Reading(s.pipes.Batch(), "p", asked, coordinator.Reading{Backend: "b1", Running: 1}).Wait(t.Context())

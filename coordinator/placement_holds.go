@@ -16,7 +16,7 @@ const (
 	asking  holdState = iota // declared; no reply yet
 	waiting                  // in the queue
 	holding                  // a slot
-	missing                  // a slot that Redis no longer lists: the request runs on, nobody counts it
+	missing                  // a slot that Redis no longer lists: the request runs on, and the beat takes its lease back
 )
 
 // hold is what a request of this replica has asked for and not released.
@@ -26,6 +26,13 @@ type hold struct {
 	backend string    // as in key names, when holding
 	since   time.Time // of state
 	granted chan grant
+	load    load
+}
+
+// load is what a lease says of its request beside its backend.
+type load struct {
+	mu, outputMU int64 // thousandths of a model unit
+	tenant       string
 }
 
 // grant is the end of a wait: a backend, or an error.
@@ -44,7 +51,7 @@ type holds struct {
 func newHolds() holds { return holds{of: map[string]map[string]*hold{}} }
 
 // ask registers an attempt; it replaces what an earlier one held, as place does in Redis.
-func (h *holds) ask(key holdKey, attempt int) {
+func (h *holds) ask(key holdKey, attempt int, of load) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if old := h.of[key.pool][key.rid]; old != nil && old.attempt >= attempt {
@@ -53,7 +60,7 @@ func (h *holds) ask(key holdKey, attempt int) {
 	if h.of[key.pool] == nil {
 		h.of[key.pool] = map[string]*hold{}
 	}
-	h.of[key.pool][key.rid] = &hold{attempt: attempt, since: time.Now(), granted: make(chan grant, 1)}
+	h.of[key.pool][key.rid] = &hold{attempt: attempt, since: time.Now(), granted: make(chan grant, 1), load: of}
 }
 
 func (h *holds) placed(key holdKey, attempt int, backend string) {
@@ -145,6 +152,19 @@ func (h *holds) countIn(pool string, state holdState) int {
 	n := 0
 	for _, held := range h.of[pool] {
 		if held.state == state {
+			n++
+		}
+	}
+	return n
+}
+
+// slots is how many requests of this replica run on a backend of the pool, whether Redis lists them or not.
+func (h *holds) slots(pool string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, held := range h.of[pool] {
+		if held.backend != "" {
 			n++
 		}
 	}

@@ -107,6 +107,11 @@ func (a PlaceArgs) argv() []string {
 		figure(a.MU), a.Not, flag(a.Wait), strconv.Itoa(a.Limit), strconv.Itoa(a.Class), figure(a.OutputMU),
 		figure(a.Prompt.Tokens), figure(a.Prompt.Save), figure(a.Prompt.Least), strconv.Itoa(a.Prompt.Bucket),
 		strconv.Itoa(len(a.Prompt.Prints)))
+	return a.named(args)
+}
+
+// named appends the fingerprints and the candidates.
+func (a PlaceArgs) named(args []string) []string {
 	for _, p := range a.Prompt.Prints {
 		args = append(args, p.Name, figure(p.Tokens))
 	}

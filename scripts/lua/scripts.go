@@ -26,8 +26,9 @@ var texts embed.FS
 // All is every script, for loading them when a store connects.
 func All() []*pipeline.Script {
 	return []*pipeline.Script{
-		admitScript, settleScript, renewScript, expireScript, allowedScript, // ledger
+		admitScript, extendScript, settleScript, renewScript, expireScript, allowedScript, // ledger
 		placeScript, releaseScript, beatScript, clearScript, failScript, readingScript, beforeScript, // placement
+		adoptScript, recountScript, weighScript,
 		cacheWriteScript,
 		editScript, findScript, // directory
 	}

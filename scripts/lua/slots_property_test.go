@@ -27,6 +27,7 @@ func TestSlotsNeverLeak(t *testing.T) {
 			"beat":    func(rt *rapid.T) { w.publish(w.replica(rt)) },
 			"clear":   w.clearOne,
 			"resize":  w.resize,
+			"recount": w.recountAll,
 			"":        func(*rapid.T) { w.check() },
 		})
 		for rid, attempt := range w.now {
@@ -132,6 +133,13 @@ func (w *world) resize(rt *rapid.T) {
 	id := rapid.SampledFrom([]string{"b1", "b2", "b3"}).Draw(rt, "backend")
 	w.slots[id] = min(4, w.slots[id]+1)
 	w.publish("a")
+}
+
+// recountAll has nothing to repair, ever.
+func (w *world) recountAll(rt *rapid.T) {
+	if r := w.recount("b1", "b2", "b3"); len(r.Repaired) > 0 {
+		rt.Fatalf("%+v", r)
+	}
 }
 
 func (w *world) check() {

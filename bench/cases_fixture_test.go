@@ -44,12 +44,25 @@ var cases = fleet.Share(func(t testing.TB) *world {
 func newWorld(t testing.TB, replicas int, env ...string) *world {
 	t.Helper()
 	w := &world{redis: lab.Redis(t), consul: lab.Consul(t)}
+	w.start(t, replicas, env)
+	return w
+}
+
+// beside is one more replica, with settings of its own, for this test alone. It shares Redis and Consul with the others.
+func (w *world) beside(t testing.TB, env ...string) *world {
+	t.Helper()
+	own := &world{redis: w.redis, consul: w.consul}
+	own.start(t, 1, env)
+	return own
+}
+
+func (w *world) start(t testing.TB, replicas int, env []string) {
+	t.Helper()
 	models := "models:\n"
 	for i := range maxLanes {
 		models += "  " + modelName(i) + ": {price: {prompt: 2, completion: 6}, max_output_tokens: 64}\n"
 	}
 	w.Fleet = fleet.Start(t, fleet.Options{Replicas: replicas, Redis: w.redis.URL(), Consul: w.consul.Addr, Catalogue: models, Env: env})
-	return w
 }
 
 func modelName(lane int) string { return fmt.Sprintf("m-small-%03d", lane) }
@@ -305,7 +318,7 @@ func (c *client) send(fields []string, body string) {
 // answer reads the head of the answer.
 func (c *client) answer() *http.Response {
 	c.l.t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(3 * patience))
 	a, err := http.ReadResponse(c.in, &http.Request{Method: "POST"})
 	if err != nil {
 		c.l.t.Fatal(err)

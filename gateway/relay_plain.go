@@ -82,6 +82,9 @@ func (a *plainAnswer) readAtMost(most int) (answer []byte, err error) {
 		if err != nil {
 			return answer, err
 		}
+		if len(answer)+len(chunk) > cap(answer) { // append would grow a large one by a quarter and leave more behind
+			answer = append(make([]byte, 0, max(2*cap(answer), len(answer)+len(chunk), engineSmall)), answer...)
+		}
 		answer = append(answer, chunk...)
 	}
 	return answer, nil

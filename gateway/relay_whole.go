@@ -90,8 +90,13 @@ func (r *request) passRest(reply *upstreamReply, a *plainAnswer, answer []byte) 
 // onOneLine takes the line ends out of JSON, in place: between its tokens they mean no more than a blank.
 func onOneLine(b []byte) []byte {
 	for _, end := range [...]byte{'\n', '\r'} {
-		for i := bytes.IndexByte(b, end); i >= 0; i = bytes.IndexByte(b, end) {
-			b[i] = ' '
+		for rest := b; ; {
+			i := bytes.IndexByte(rest, end)
+			if i < 0 {
+				break
+			}
+			rest[i] = ' '
+			rest = rest[i+1:]
 		}
 	}
 	return b
@@ -130,7 +135,7 @@ var errHollow = errors.New("a success without an answer")
 // hollow says why an answer that calls itself a success is none: it is empty, it is an error, or it is JSON that was cut
 // where the framing does not show it.
 func hollow(reply *upstreamReply, a *plainAnswer, answer []byte) error {
-	if len(answer) == 0 && reply.Status != 204 {
+	if len(answer) == 0 && reply.Status != 204 && !isType(reply.ContentType(), "text/plain") { // silence has an empty transcript
 		return fmt.Errorf("%w: it is empty", errHollow)
 	}
 	if a.encoding != "" || !isType(reply.ContentType(), "application/json") {
@@ -143,8 +148,9 @@ func hollow(reply *upstreamReply, a *plainAnswer, answer []byte) error {
 	if err := json.Unmarshal(answer, &got); err != nil && !json.Valid(answer) {
 		return fmt.Errorf("%w: %w", errHollow, err)
 	}
-	if len(got.Error) > 0 && string(got.Error) != "null" && got.Object != "response" { // a response may have failed and is one
-		return fmt.Errorf("%w: %.300s", errHollow, got.Error)
+	failed := len(got.Error) > 0 && string(got.Error) != "null" && got.Object != "response" // a response may have failed and is one
+	if failed || got.Object == "error" {
+		return fmt.Errorf("%w: %.300s", errHollow, answer)
 	}
 	return nil
 }

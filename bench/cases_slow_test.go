@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"crypto/sha256"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/lab"
+	"github.com/headgate/headgate/bench/scripted"
+)
+
+// TestLIFE1_ASlowReaderHoldsTheEngineBack: an engine sends 200 MB as fast as they are taken, to a client that reads nothing
+// for a while. The engine is made to wait, the replica's memory stays bounded, and in the end every byte is there and is
+// charged. It is the same for an answer of 200 MB that is not streamed, whose usage stands at its end.
+func TestLIFE1_ASlowReaderHoldsTheEngineBack(t *testing.T) {
+	t.Parallel()
+	w := cases(t).beside(t)
+	const blocks, perBlock = 200, 1000
+	block := strings.Repeat(scripted.E(strings.Repeat("x", 1000-len(scripted.E("")))), perBlock) // 1 MB
+	stream := scripted.Script{scripted.StreamHead()}
+	vectors := strings.Repeat("0.0123456,\n", 100_000) // 1.1 MB, on many lines
+	whole := scripted.Script{scripted.Head(200, "Content-Type: application/json", "Transfer-Encoding: chunked"), scripted.Chunk(`{"object":"list","data":[{"embedding":[`)}
+	for range blocks {
+		stream = append(stream, scripted.Chunk(block))
+		whole = append(whole, scripted.Chunk(vectors))
+	}
+	tail := scripted.F + scripted.U(10, 200_000) + scripted.D
+	wholeTail := `0]}],"usage":` + scripted.Usage(10, 3) + `}`
+	for _, c := range []struct {
+		name       string
+		body       func(l *lane) string
+		script     scripted.Script
+		begin      string
+		block      string
+		tail       string
+		completion int64
+		held       int64 // bytes the replica may hold beside what kernels do
+	}{
+		{"stream", func(l *lane) string { return l.reqS() }, stream.Then(scripted.Chunk(tail), scripted.End()), "", block, tail, 200_000, 1 << 20},
+		{"whole", func(l *lane) string { return l.req() }, whole.Then(scripted.Chunk(wholeTail), scripted.End()), `{"object":"list","data":[{"embedding":[`, vectors, wholeTail, 3, 36 << 20},
+	} {
+		l := newLane(t, w, 1, 4)
+		l.play(c.script)
+		before := rss(t, w.Replicas[0].PID(), "VmRSS")
+		slow, id := l.dial(), l.id()
+		slow.post(c.body(l), "X-Request-Id: "+id)
+		a := slow.answer()
+		q := l.requests()[0]
+		stalled := l.stalled(q)
+		grown := rss(t, w.Replicas[0].PID(), "VmHWM") - before
+		t.Logf("%s: the engine waits behind %d MB of 200; the replica grew by %d MB", c.name, stalled>>20, grown>>10)
+		if limit := c.held + 40<<20; stalled > limit {
+			t.Errorf("%s: %d bytes were taken from the engine", c.name, stalled)
+		}
+		got := sha256.New()
+		n, err := io.Copy(got, a.Body)
+		want := sha256.New()
+		_, _ = io.WriteString(want, c.begin)
+		for range blocks {
+			_, _ = io.WriteString(want, c.block)
+		}
+		_, _ = io.WriteString(want, c.tail)
+		if err != nil || string(got.Sum(nil)) != string(want.Sum(nil)) {
+			t.Errorf("%s: %d bytes that are not the engine's: %v", c.name, n, err)
+		}
+		grown = rss(t, w.Replicas[0].PID(), "VmHWM") - before
+		t.Logf("%s: read to its end; the replica grew by %d MB", c.name, grown>>10)
+		if most := 64 + 3*c.held>>20; grown>>10 > most {
+			t.Errorf("%s: the replica grew by %d MB, at most %d were due", c.name, grown>>10, most)
+		}
+		l.charged(l.line(id), "ok", "backend", 10, c.completion)
+		l.books()
+	}
+}
+
+// stalled waits until the engine has got rid of nothing for 300 ms, and returns how much it got rid of.
+func (l *lane) stalled(requests ...*scripted.Request) (written int64) {
+	l.t.Helper()
+	lab.Eventually(l.t, patience, func() bool {
+		before := written
+		time.Sleep(300 * time.Millisecond)
+		written = 0
+		for _, q := range requests {
+			written += q.Written()
+		}
+		return written == before
+	}, "the engine is made to wait")
+	return written
+}
+
+// TestLIFE1_ManySlowReaders: forty clients read nothing of 5 MB each. They cost the replica a bounded amount each, and
+// others are served meanwhile.
+func TestLIFE1_ManySlowReaders(t *testing.T) {
+	t.Parallel()
+	w := cases(t).beside(t)
+	l := newLane(t, w, 1, 200)
+	const clients, blocks = 40, 50
+	block := strings.Repeat(scripted.E(strings.Repeat("x", 1000-len(scripted.E("")))), 100)
+	script := scripted.Script{scripted.StreamHead()}
+	for range blocks {
+		script = append(script, scripted.Chunk(block))
+	}
+	l.play(script.Then(scripted.Chunk(scripted.F+scripted.U(10, 5000)+scripted.D), scripted.End()))
+	before := rss(t, w.Replicas[0].PID(), "VmRSS")
+	var all []*client
+	for range clients {
+		c := l.dial()
+		_ = c.SetReadBuffer(64 << 10)
+		c.post(l.reqS(), "X-Request-Id: "+l.id())
+		all = append(all, c)
+	}
+	lab.Eventually(t, patience, func() bool { return len(l.requests()) == clients }, "all run")
+	l.stalled(l.requests()...)
+	grown := rss(t, w.Replicas[0].PID(), "VmHWM") - before
+	t.Logf("%d readers that read nothing: the replica grew by %d MB", clients, grown>>10)
+	if grown > 64<<10 {
+		t.Errorf("the replica grew by %d KiB", grown)
+	}
+	other := newLane(t, w, 1, 4)
+	if a, line := other.ask(other.req()); a.Status != 200 || a.Body != scripted.J(10, 3) {
+		t.Errorf("somebody else: %d %s", a.Status, line.Raw)
+	}
+	var wg sync.WaitGroup
+	for i, c := range all {
+		wg.Go(func() {
+			n, err := io.Copy(io.Discard, c.answer().Body)
+			if want := int64(blocks*len(block) + len(scripted.F+scripted.U(10, 5000)+scripted.D)); n != want || err != nil {
+				t.Errorf("client %d: %d bytes, want %d: %v", i, n, want, err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, line := range l.lines(clients) {
+		l.charged(line, "ok", "backend", 10, 5000)
+	}
+	l.books()
+}

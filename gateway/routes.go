@@ -31,10 +31,10 @@ type route struct {
 var routes = []route{
 	{method: "POST", path: "/v1/chat/completions", kind: scan.Chat, body: asJSON, cache: true},
 	{method: "POST", path: "/v1/completions", kind: scan.Completions, body: asJSON, cache: true},
-	{method: "POST", path: "/v1/responses", kind: scan.Responses, body: asJSON, shape: protocol.ResponsesShape, kept: true},
-	{method: "GET", path: "/v1/responses/{id}", find: responseID, own: (*request).askHolder, kind: scan.Responses, shape: protocol.ResponsesShape, free: true, query: true},
-	{method: "POST", path: "/v1/responses/{id}/cancel", find: responseID, own: (*request).askHolder, kind: scan.Responses, shape: protocol.ResponsesShape, free: true},
-	{method: "POST", path: "/v1/messages", kind: scan.Messages, body: asJSON, shape: protocol.MessagesShape},
+	{method: "POST", path: responsesPath, kind: scan.Responses, body: asJSON, shape: protocol.ResponsesShape, kept: true},
+	{method: "GET", path: responsesPath + "/{id}", find: responseID, own: (*request).askHolder, kind: scan.Responses, shape: protocol.ResponsesShape, free: true, query: true},
+	{method: "POST", path: responsesPath + "/{id}/cancel", find: responseID, own: (*request).askHolder, kind: scan.Responses, shape: protocol.ResponsesShape, free: true},
+	{method: "POST", path: messagesPath, kind: scan.Messages, body: asJSON, shape: protocol.MessagesShape},
 	{method: "POST", path: "/v1/embeddings", kind: scan.Embeddings, body: asJSON},
 	{method: "POST", path: "/v1/rerank", kind: scan.Embeddings, body: asJSON},
 	{method: "POST", path: "/v1/score", kind: scan.Embeddings, body: asJSON},
@@ -102,10 +102,13 @@ func responseID(sent string) (id string, ok bool) {
 	return sent, true
 }
 
-// messagesPath: clients of Messages read errors in a shape of their own, also those about paths that do not exist.
-const messagesPath = "/v1/messages"
+const (
+	responsesPath = "/v1/responses"
+	messagesPath  = "/v1/messages"
+)
 
-// shapeOf is how the clients of a path read an error that is not part of a stream.
+// shapeOf is how the clients of a path read an error that is not part of a stream. Those of Messages read a shape of their
+// own, also about what does not exist below their path.
 func shapeOf(path string) protocol.Shape {
 	if path == messagesPath || strings.HasPrefix(path, messagesPath+"/") {
 		return protocol.MessagesShape

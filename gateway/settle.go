@@ -7,13 +7,26 @@ import (
 	"github.com/headgate/headgate/gateway/protocol"
 )
 
-// end closes the books of a request: the hold is replaced by the real figures, the slot goes back, a good answer is
-// stored, all on one post-call batch nobody waits for; then the usage record is written. It runs once, whatever
-// happened before. // I1, I4
+// end runs once, whatever happened before. The books of a response that is made in the background close later.
 func (r *request) end() {
 	r.stop()
 	r.cancel(nil)
 	r.freePrompt()
+	if !r.goesOn() {
+		r.closeBooks()
+		return
+	}
+	leave := r.g.enter()
+	go func() {
+		defer leave()
+		r.follow()
+		r.closeBooks()
+	}()
+}
+
+// closeBooks replaces the hold by the real figures, gives the slot back, stores a good answer, all on one post-call batch
+// nobody waits for; then the usage record is written. // I1, I4
+func (r *request) closeBooks() {
 	r.figures()
 	post := r.g.deps.Pipeline.Post()
 	signOff := post.Owner()

@@ -1,6 +1,7 @@
 #!lua
 -- admit: may this request run and spend? Identity, model list, limits and budgets of every scope that has a policy are
 -- checked together; all pass and the request is counted and reserved in all of them, or nothing is touched.
+-- size: one decision, top to bottom; a function for each step would cost every request a closure each
 --
 -- KEYS[1]   root       hg:{t:<tenant>}, the tenant's policy; the keys below it are derived:
 --                      key:<hash> user:<id> team:<id> enduser:<id> tag:<name> (policies) · learned (estimates) ·

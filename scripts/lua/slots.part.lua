@@ -20,7 +20,7 @@
 -- <root>:arrivals            zset  the same members by seq
 -- <root>:turns               hash  the pool's counters (queue.part.lua, prefixes.part.lua)
 -- <root>:replicas            zset  replica by last beat (ms)
-local tonumber, min = tonumber, math.min -- a global costs a look-up each time
+local tonumber, min, call, pcall = tonumber, math.min, redis.call, redis.pcall -- a global costs a look-up each time
 local root = KEYS[1]
 local queue, arrivals, turns, replicas = root .. ':queue', root .. ':arrivals', root .. ':turns', root .. ':replicas'
 local clock = redis.call('TIME')
@@ -43,15 +43,17 @@ local function figure(s, absent)
   return whole(s)
 end
 
--- read is a reply, or nil where the key has another type. Any other error ends the script: nothing is written yet.
-local function read(...)
-  local reply = redis.pcall(...)
+-- checked is a reply of pcall, or nil where the key has another type. Any other error ends the script: nothing is written
+-- yet.
+local function checked(reply)
   if type(reply) == 'table' and reply.err then
     if string.find(reply.err, 'WRONGTYPE', 1, true) then return nil end
     error(reply.err, 0)
   end
   return reply
 end
+
+local function read(...) return checked(pcall(...)) end
 
 -- judge sets readable (all figures of b are whole numbers), usable (it may run requests now or later) and open (a new
 -- request may go there now if a slot is free).
@@ -75,8 +77,8 @@ local function backend(id, slots)
   local b = backends[id]
   if b then return b end
   local key = BACKEND .. id
-  local f = read('HMGET', key, 'slots', 'held', 'draining', 'cooldown_until', 'capacity_mu', 'rate_mu', 'backlog',
-    'backlog_at', 'output_held', 'read_at', 'external', 'kv')
+  local f = checked(pcall('HMGET', key, 'slots', 'held', 'draining', 'cooldown_until', 'capacity_mu', 'rate_mu', 'backlog',
+    'backlog_at', 'output_held', 'read_at', 'external', 'kv'))
   if not f then
     b = { id = id, key = key }
     backends[id] = b
@@ -129,5 +131,5 @@ local function commit()
     if not b.recorded and b.slots then more[#more + 1], more[#more + 2] = 'slots', int(b.slots) end
     redis.call('HSET', b.key, unpack(more))
   end
-  for i = 1, #plan do redis.call(unpack(plan[i])) end
+  for i = 1, #plan do call(unpack(plan[i])) end
 end

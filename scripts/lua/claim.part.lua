@@ -17,7 +17,7 @@
 --   label     the fixed part of a usage record: JSON members, percent-encoded
 --
 -- parse(text)                     the claim as a table; nil: unreadable
--- load(c, sec, given, tokens)     reads, and so type-checks, every counter of c that a change touches: the first half.
+-- load(c, given, tokens)          reads, and so type-checks, every counter of c that a change touches: the first half.
 --                                 given: the request is taken out of the minutes again; tokens: by how much more it used
 -- store_spend(c, changes)         adds to the spend counters: field, amount as text, …; the second half, it cannot fail
 -- store_rate(c, given)            corrects the sliding minutes
@@ -48,26 +48,24 @@ local function moves_of(c, tokens)
   return moves
 end
 
-local function load(c, sec, given, tokens)
+local function load(c, given, tokens)
   local cells, counters, fields, n, m, k = {}, {}, {}, 0, 0, 0
   local moves = c.tops ~= '-' and tokens ~= 0 and moves_of(c, tokens)
   local by = tokens ~= 0 and string.format('%d', tokens)
   for name, cell, t, periods in string.gmatch(c.scopes, '([^:;]+:[^:;]+):(%d+)(t?):([^;]+)') do
     n = n + 1
     fields[n] = name
-    -- A cell older than 61 s leaves before anything is decided on it again.
+    -- A cell that is there is in the sums.
     if given or by and t == 't' then
       local key = root .. ':rate:' .. name
-      if sec - cell <= 61 then
-        local v = call('HGET', key, cell)
-        if v then
-          cells[k + 1], cells[k + 2], cells[k + 3], cells[k + 4] = key, cell, not moves and t == 't' and by, given and v
-          k = k + 4
-        end
+      local v = call('HGET', key, cell)
+      if v then
+        cells[k + 1], cells[k + 2], cells[k + 3], cells[k + 4] = key, cell, not moves and t == 't' and by, given and v
+        k = k + 4
       end
       for j = 1, moves and t == 't' and #moves or 0, 2 do
         local second = moves[j] or cell
-        if sec - second <= 61 and call('HEXISTS', key, 't' .. second) == 1 then
+        if call('HEXISTS', key, 't' .. second) == 1 then
           cells[k + 1], cells[k + 2], cells[k + 3], cells[k + 4] = key, second, string.format('%d', moves[j + 1]), false
           k = k + 4
         end
@@ -171,7 +169,7 @@ local function lapse(rid, text, now)
   if not c or c.state == 'x' then return false end
   -- One counter of the wrong type must not keep all others of the tenant from being settled.
   local readable = pcall(function()
-    load(c, math.floor(now / 1000), false, 0)
+    load(c, false, 0)
     call('XLEN', root .. ':usage')
     call('ZCARD', root .. ':settled')
     call('ZCARD', root .. ':reservations')

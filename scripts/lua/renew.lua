@@ -50,7 +50,7 @@ if lapsed[1] then
     local rid, text = rids[lapsed[j]], filed[lapsed[j]]
     local c = parse(text)
     -- One counter of the wrong type must not keep the others from being opened again.
-    if c and pcall(load, c, math.floor(now / 1000), false, 0) then
+    if c and pcall(load, c, false, 0) then
       call('ZREM', settled, rid)
       call('HSET', open, rid, 'r' .. string.sub(text, 2))
       store_spend(c, charge(c, -1))

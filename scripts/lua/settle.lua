@@ -98,7 +98,7 @@ else
     end
   end
   if what <= 4 then
-    load(c, math.floor(now / 1000), keep ~= '1' and what < 4, what < 4 and prompt + completion - c.tokens or 0)
+    load(c, keep ~= '1' and what < 4, what < 4 and prompt + completion - c.tokens or 0)
   else
     call('LLEN', root .. ':doubtful')
   end

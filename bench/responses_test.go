@@ -225,3 +225,27 @@ func TestResponsesWaitForTheirEngine(t *testing.T) {
 		t.Errorf("the other engine generated %d times", n)
 	}
 }
+
+// TestResponsesOfAFastClient: a client that comes back through another replica before the first one's note has reached
+// Redis still finds its response.
+func TestResponsesOfAFastClient(t *testing.T) {
+	t.Parallel()
+	s := &stack{redis: lab.Redis(t), consul: lab.Consul(t)}
+	s.addEngine(t, "b1", fast)
+	relay := lab.Relay(t, s.redis.Addr)
+	s.Fleet = fleet.Start(t, fleet.Options{Redis: s.redis.URL(), Consul: s.consul.Addr, Catalogue: aliased})
+	far := fleet.Start(t, fleet.Options{Redis: "redis://" + relay.Addr, Consul: s.consul.Addr, Catalogue: aliased})
+	s.waitServed(t, s.Replicas[0], 1)
+	s.waitServed(t, far.Replicas[0], 1)
+	key := s.Key("--tenant", "acme", "--name", "ci")
+	for _, r := range []*fleet.Replica{s.Replicas[0], far.Replicas[0]} {
+		respond(t, r, key, `{"model":"qwen","input":"first use"}`)
+	}
+	relay.SetDelay(20 * time.Millisecond)
+	for i := range 5 {
+		id, _, _ := respond(t, far.Replicas[0], key, fmt.Sprintf(`{"model":"qwen","input":"question %d"}`, i))
+		if a := ask(t, "GET", s.Replicas[0].URL+"/v1/responses/"+id, key, ""); a.Status != 200 {
+			t.Errorf("%d %s", a.Status, a.Body)
+		}
+	}
+}

@@ -44,11 +44,14 @@ func (s *Server) look(ctx context.Context, before []string) []string {
 	case len(failing) == 0:
 		s.log.Info().Msg("ready")
 	default:
-		line := s.log.Warn()
+		line, text := s.log.Warn(), "not ready"
+		if before == nil {
+			line, text = s.log.Info(), "not ready yet"
+		}
 		for _, name := range failing {
 			line = line.Str(name, faults[name])
 		}
-		line.Msg("not ready")
+		line.Msg(text)
 	}
 	return failing
 }

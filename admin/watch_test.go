@@ -31,7 +31,7 @@ func TestReadinessIsToldOncePerChange(t *testing.T) {
 		shows(t, s, "headgate_ready "+ready)
 	}
 	redis = errors.New("gone")
-	look("0", `"redis":"gone","message":"not ready"`)
+	look("0", `"level":"info","redis":"gone","message":"not ready yet"`)
 	look("0", "")
 	if text := shows(t, s, `headgate_check_up{check="redis"} 0`); strings.Contains(text, `check="eviction_policy"`) {
 		t.Fatal("something is known of eviction while redis is gone")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,8 +27,10 @@ const (
 	devListen = "127.0.0.1:8080"
 	devNotice = 0 // nobody balances load over one replica
 	devDrain  = 5 * time.Second
-	devTenant = "dev"
-	devModels = `models:
+	// devRedisTimeout is long: on a laptop that compiles something else nobody is helped by a 503.
+	devRedisTimeout = 2 * time.Second
+	devTenant       = "dev"
+	devModels       = `models:
   qwen-7b:
     aliases: [small]
     price: {prompt: 0.20, cached: 0.05, completion: 0.60}
@@ -80,7 +83,7 @@ with HG_CATALOG those models. It prints the key, two curl lines that work as the
 
 func (i *instance) run(ctx context.Context) error {
 	i.fillIn()
-	for _, start := range []func() error{i.startRedis, i.startEngines, i.chooseAdminPort} {
+	for _, start := range []func() error{func() error { return i.startRedis(ctx) }, i.startEngines, i.chooseAdminPort} {
 		if err := start(); err != nil {
 			return err
 		}
@@ -89,7 +92,16 @@ func (i *instance) run(ctx context.Context) error {
 	if i.replica, err = build(i.cfg, substitutes{simple: i.redis != nil, catalogue: i.models}, i.log); err != nil {
 		return err
 	}
-	return i.replica.run(ctx, i.welcome)
+	return i.replica.run(ctx, conduct{started: i.welcome, waiting: i.waiting, hurry: i.atOnce()})
+}
+
+// waiting says why ctrl-c has not ended it yet.
+func (i *instance) waiting(running int) {
+	thing := "request"
+	if running > 1 {
+		thing = "requests"
+	}
+	fmt.Fprintf(i.stderr, "waiting for %d %s; ctrl-c again to end at once\n", running, thing)
 }
 
 // fillIn sets what the environment does not.
@@ -97,6 +109,7 @@ func (i *instance) fillIn() {
 	c := &i.cfg
 	c.Listen = orDefault(*c, "HG_LISTEN", c.Listen, devListen)
 	c.NoticeTime = orDefault(*c, "HG_NOTICE_TIME", c.NoticeTime, devNotice)
+	c.RedisTimeout = orDefault(*c, "HG_REDIS_TIMEOUT", c.RedisTimeout, devRedisTimeout)
 	c.DrainTime = orDefault(*c, "HG_DRAIN_TIME", c.DrainTime, max(devDrain, c.RedisTimeout))
 	c.LogLevel = orDefault(*c, "HG_LOG_LEVEL", c.LogLevel, devLogLevel)
 	i.log = logger(i.stderr, c.LogLevel)
@@ -110,9 +123,14 @@ func orDefault[T any](cfg config.Config, name string, value, fallback T) T {
 	return fallback
 }
 
-func (i *instance) startRedis() (err error) {
+// startRedis starts the embedded store, or makes sure that the one of the environment is there: nothing works without.
+func (i *instance) startRedis(ctx context.Context) (err error) {
 	if i.cfg.IsSet("HG_REDIS_URL") {
-		return nil
+		_, stop, err := dial(ctx, i.cfg)
+		if err == nil {
+			stop()
+		}
+		return err
 	}
 	if i.redis, err = miniredis.Run(); err != nil {
 		return fmt.Errorf("embedded store: %w", err)
@@ -142,14 +160,14 @@ func (i *instance) startEngines() error {
 	}
 	pools, models := poolsOf(i.models.Current())
 	for _, pool := range pools {
-		for n := range devEngines {
+		for range devEngines {
 			server, err := engine.Start(engine.Options{Models: models[pool], Slots: devSlots})
 			if err != nil {
 				return fmt.Errorf("simulated engine: %w", err)
 			}
 			i.engines = append(i.engines, server)
 			i.cfg.Backends = append(i.cfg.Backends, config.StaticBackend{Pool: pool, URL: server.URL, Slots: devSlots,
-				ID: fmt.Sprintf("sim-%s-%d", strings.ReplaceAll(pool, "/", "-"), n+1)})
+				ID: fmt.Sprintf("b%d", len(i.engines))})
 		}
 	}
 	return nil
@@ -189,8 +207,8 @@ func (i *instance) chooseAdminPort() error {
 func (i *instance) welcome(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, devStart)
 	defer cancel()
-	if i.replica.store.WaitConnected(ctx) != nil {
-		return fmt.Errorf("redis at %s not reached", redisHosts(i.cfg.RedisURL))
+	if err := i.replica.store.WaitConnected(ctx); err != nil {
+		return err
 	}
 	directory := coordinator.NewDirectory(i.replica.store)
 	if err := dropExpired(ctx, directory); err != nil {
@@ -208,16 +226,37 @@ func (i *instance) welcome(ctx context.Context) error {
 	url := "http://" + reachable(i.replica.public.Addr())
 	_, err = fmt.Fprintf(i.stdout, `headgate %s
 
+  url    %s/v1
   key    %s
+  redis  %s
   admin  http://%s  (/readyz, /metrics)
 
   %s
   %s
 
+For another terminal, so that headgate and redis-cli mean these:
+  %s
+
 press ctrl-c to end; usage records follow, one per request
 
-`, thisBuild().release, key, reachable(i.replica.private.Addr()), curl(url, key, model, false), curl(url, key, model, true))
+`, thisBuild().release, url, key, shownURL(i.cfg.RedisURL), reachable(i.replica.private.Addr()),
+		curl(url, key, model, false), curl(url, key, model, true), i.shellLine())
 	return err
+}
+
+// shellLine makes a shell's headgate and redis-cli those of this instance.
+func (i *instance) shellLine() string {
+	program, err := os.Executable()
+	if err != nil {
+		program = "headgate"
+	}
+	url := i.cfg.RedisURL
+	if shownURL(url) != url {
+		url = "" // it has a password: the other terminal has to know it itself
+	} else {
+		url = "export HG_REDIS_URL=" + url + "; "
+	}
+	return fmt.Sprintf(`%salias headgate='%s' redis-cli='redis-cli -u "$HG_REDIS_URL"'`, url, strings.ReplaceAll(program, "'", `'\''`))
 }
 
 // dropExpired removes the keys of earlier runs, which a Redis that outlives them still has.

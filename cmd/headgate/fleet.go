@@ -23,8 +23,9 @@ import (
 
 // replica is one gateway of the fleet with everything it is made of.
 type replica struct {
-	cfg config.Config
-	log zerolog.Logger
+	cfg  config.Config
+	name string // with the boot nonce
+	log  zerolog.Logger
 
 	catalogue *catalogue.Store
 	store     *pipeline.Store // what the fleet shares
@@ -64,6 +65,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	r.cluster = cluster.New(cluster.Config{ConsulAddr: cfg.ConsulAddr, ConsulService: cfg.ConsulService, Static: static(cfg.Backends)}, r.catalogue, log)
 
 	name := replicaName(cfg.ReplicaID)
+	r.name = name
 	r.ledger = coordinator.NewLedger(coordinator.LedgerConfig{Replica: name, Store: r.store, Pipeline: r.pipeline, Log: log})
 	r.placement = coordinator.NewPlacement(coordinator.PlacementConfig{
 		Replica: name, Store: r.store, Pipeline: r.pipeline, Pools: r.pools, OnDead: r.settleDead, QueueLimit: cfg.QueueLimit, Log: log})
@@ -73,8 +75,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	if r.usageLog, err = gateway.OpenUsageLog(cfg.UsageLog, log); err != nil {
 		return nil, err
 	}
-	metrics := admin.NewMetrics(admin.Sources{Version: thisBuild().release, Pools: r.cluster.Pools,
-		Running: func() int { return r.gateway.Running() }, PromptBytes: func() int64 { return r.gateway.PromptBytes() }})
+	metrics := admin.NewMetrics(r.sources())
 	r.gateway = gateway.New(gateway.Config{
 		Replica: name, MaxBodyBytes: cfg.MaxBodyBytes, FirstTokenTimeout: cfg.FirstTokenTimeout, StreamSilence: cfg.StreamSilence,
 		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts, CORSOrigins: cfg.CORSOrigins,
@@ -87,6 +88,17 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 		return nil, errors.Join(err, r.usageLog.Close())
 	}
 	return r, nil
+}
+
+// sources are the figures that are not counted but looked up.
+func (r *replica) sources() admin.Sources {
+	return admin.Sources{
+		Version: thisBuild().release, Pools: r.cluster.Pools, Held: r.placement.HeldIn, Waiting: r.placement.WaitingIn,
+		Running: func() int { return r.gateway.Running() }, PromptBytes: func() int64 { return r.gateway.PromptBytes() },
+		Backlog: map[string]func() int{"redis": r.store.Backlog, "cache": r.answers.Backlog},
+		Open:    r.ledger.Open, Unsettled: r.ledger.Unsettled, BeatAge: r.placement.LastBeat,
+		Catalogue: r.catalogue.Current, LastLoad: r.catalogue.LastLoad,
+	}
 }
 
 func openCatalogue(path string, log zerolog.Logger) (*catalogue.Store, error) {
@@ -123,7 +135,7 @@ func (r *replica) checks(simple bool) []admin.Check {
 		{Name: "consul", Ready: func(context.Context) error { return r.cluster.Ready() }},
 	}
 	if !simple {
-		checks = append(checks, admin.Check{Name: "eviction_policy", Ready: func(ctx context.Context) error { return keepsKeys(ctx, r.store) }})
+		checks = append(checks, admin.Check{Name: "eviction_policy", Needs: "redis", Ready: func(ctx context.Context) error { return keepsKeys(ctx, r.store) }})
 	}
 	return checks
 }

@@ -6,7 +6,8 @@
 //	M1. What is wrong with the environment, the catalogue or an argument is one line on stderr; exit status 1, or 2 for a
 //	    wrong command line.
 //	M2. A key is printed once, alone on stdout, and is in no message.
-//	M3. SIGTERM and SIGINT end serve, dev and sim in order, exit status 0; a second one ends them at once.
+//	M3. SIGTERM and SIGINT end serve, dev and sim in order, exit status 0; a second one ends them at once: what runs is cut
+//	    and billed, exit status 1. A third does not wait for that either.
 package main
 
 import (
@@ -26,27 +27,42 @@ import (
 )
 
 func main() {
-	os.Exit(surroundings{environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr}.run(untilSignal(), os.Args[1:]))
+	asked, hurry := untilSignals()
+	os.Exit(surroundings{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, hurry: hurry}.run(asked, os.Args[1:]))
 }
 
-// untilSignal ends with the first SIGTERM or SIGINT; the second ends the process. // M3
-func untilSignal() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
+// untilSignals returns what ends with the first SIGTERM or SIGINT, and with the second; a third ends the process. // M3
+func untilSignals() (asked, hurry context.Context) {
+	asked, first := context.WithCancel(context.Background())
+	hurry, second := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
-		<-signals
-		cancel()
-		<-signals
-		os.Exit(statusFailed)
+		for _, then := range []func(){first, second, func() { os.Exit(statusFailed) }} {
+			<-signals
+			then()
+		}
 	}()
-	return ctx
+	return asked, hurry
 }
 
 // surroundings is what a command knows of the world.
 type surroundings struct {
 	environ        []string
+	stdin          io.Reader
 	stdout, stderr io.Writer
+	hurry          context.Context // ends when a command that is ending shall end at once; nil: never
+}
+
+// errAtOnce is the end of a command that was told twice.
+var errAtOnce = errors.New("ended at once, as the second signal asked")
+
+// atOnce ends when a command that is ending shall end at once.
+func (s surroundings) atOnce() context.Context {
+	if s.hurry == nil {
+		return context.Background()
+	}
+	return s.hurry
 }
 
 // Exit statuses.
@@ -99,11 +115,29 @@ It is configured by environment variables that begin with HG_; flags only choose
 		return usagef("%w (see %s --help)", err, c.CommandPath())
 	})
 	asGroup(root)
-	root.AddCommand(s.dev(), s.serve(), s.sim(), s.version())
+	root.Version = thisBuild().String()
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetHelpCommand(helpCommand(root))
+	root.AddCommand(s.dev(), s.serve(), s.sim(), s.ready(), s.version())
 	for _, kind := range []coordinator.Kind{coordinator.KindTenant, coordinator.KindTeam, coordinator.KindUser, coordinator.KindKey} {
 		root.AddCommand(s.records(kind))
 	}
 	return root
+}
+
+// helpCommand is cobra's, except that what it does not know is an error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Explain a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("no command %q (headgate help lists them)", strings.Join(args, " "))
+			}
+			return c.Help()
+		},
+	}
 }
 
 // asGroup makes c a command that only has commands below it.

@@ -41,6 +41,7 @@ func must(t *testing.T, env []string, args ...string) (stdout string) {
 
 // TestBadInputIsOneLine: M1.
 func TestBadInputIsOneLine(t *testing.T) {
+	t.Parallel()
 	broken := t.TempDir() + "/models.yaml"
 	if err := os.WriteFile(broken, []byte("models:\n  qwen: {price: {prompt: cheap}}\n"), 0o600); err != nil {
 		t.Fatal(err)

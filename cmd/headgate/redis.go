@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -24,36 +27,89 @@ func (r *recordCommand) withDirectory(ctx context.Context, fn func(context.Conte
 	if err != nil {
 		return err
 	}
-	reason := &lastError{}
-	store, err := pipeline.NewStore(pipeline.StoreConfig{Name: "redis", URL: cfg.RedisURL, Timeout: commandTimeout, Log: zerolog.New(reason)})
+	store, stop, err := dial(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("HG_REDIS_URL: %w", err)
-	}
-	run, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = store.Run(run) })
-	defer wg.Wait()
-	defer stop()
-	if err := connected(ctx, store, cfg, reason); err != nil {
 		return err
 	}
-	return fn(ctx, coordinator.NewDirectory(store))
+	defer stop()
+	err = fn(ctx, coordinator.NewDirectory(store))
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("redis at %s does not answer: nothing came in %v", redisHosts(cfg.RedisURL), commandTimeout)
+	}
+	return err
 }
 
-func connected(ctx context.Context, store *pipeline.Store, cfg config.Config, reason *lastError) error {
-	wait, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	if store.WaitConnected(wait) == nil {
-		return nil
+// dial connects to HG_REDIS_URL. The store runs until stop is called. The error says in one line what is wrong.
+func dial(ctx context.Context, cfg config.Config) (store *pipeline.Store, stop func(), err error) {
+	wait, end := context.WithTimeout(ctx, commandTimeout)
+	defer end()
+	reason := &lastError{lasting: end}
+	store, err = pipeline.NewStore(pipeline.StoreConfig{Name: "redis", URL: cfg.RedisURL, Timeout: commandTimeout, Log: zerolog.New(reason)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("HG_REDIS_URL: %w", err)
 	}
-	where := "redis at " + redisHosts(cfg.RedisURL) + " not reached"
+	run, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = store.Run(run) })
+	stop = func() { cancel(); wg.Wait() }
+	if store.WaitConnected(wait) != nil {
+		stop()
+		if ctx.Err() != nil {
+			return nil, nil, fmt.Errorf("redis at %s not reached: interrupted", redisHosts(cfg.RedisURL))
+		}
+		return nil, nil, unreachable(cfg, reason.text())
+	}
+	return store, stop, nil
+}
+
+// unreachable says why Redis cannot be used; text is what the client met.
+func unreachable(cfg config.Config, text string) error {
+	where := "redis at " + redisHosts(cfg.RedisURL)
 	if !cfg.IsSet("HG_REDIS_URL") {
 		where += " (HG_REDIS_URL is not set)"
 	}
-	if text := reason.text(); text != "" {
-		where += ": " + text
+	secure := strings.HasPrefix(cfg.RedisURL, "rediss:")
+	switch {
+	case text == "", strings.Contains(text, "deadline exceeded"):
+		return fmt.Errorf("%s does not answer: nothing came in %v%s", where, commandTimeout, tlsHint(secure))
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return fmt.Errorf("%s does not speak TLS (rediss:// asks for it): try redis://", where)
+	case strings.Contains(text, "x509:"), strings.Contains(text, "tls:"):
+		return fmt.Errorf("%s: TLS: %s", where, text)
+	case refuses.MatchString(text):
+		return fmt.Errorf("%s refuses: %s", where, text)
+	case strings.Contains(text, "EOF"), strings.Contains(text, "timeout"), strings.Contains(text, "reset by peer"):
+		return fmt.Errorf("%s does not answer as a Redis does: %s%s", where, text, tlsHint(secure))
 	}
-	return fmt.Errorf("%s", where)
+	return fmt.Errorf("%s not reached: %s", where, text)
+}
+
+// refuses is an error that Redis itself replied: a wrong database, user or password.
+var refuses = regexp.MustCompile(`^(ERR|[A-Z]{5,}) |DB index|invalid username-password|NOAUTH|WRONGPASS|NOPERM`)
+
+func tlsHint(secure bool) string {
+	if secure {
+		return " (does it speak TLS? if not, redis://)"
+	}
+	return " (does it want TLS? then rediss://)"
+}
+
+// shownURL is a Redis URL without its password.
+func shownURL(raw string) string {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	at := strings.LastIndexByte(rest[:end], '@')
+	if at < 0 {
+		return raw
+	}
+	user, _, secret := strings.Cut(rest[:at], ":")
+	if secret {
+		user += ":…"
+	}
+	return scheme + "://" + user + rest[at:]
 }
 
 // redisHosts is a Redis URL without user, password and parameters.
@@ -65,10 +121,12 @@ func redisHosts(url string) string {
 	return rest[strings.LastIndexByte(rest, '@')+1:]
 }
 
-// lastError takes log lines and keeps the error of the last one: why a connection failed.
+// lastError takes log lines and keeps the error of the last one: why a connection failed. lasting is called with one
+// that trying again does not mend.
 type lastError struct {
-	mu   sync.Mutex
-	last string
+	lasting func()
+	mu      sync.Mutex
+	last    string
 }
 
 func (l *lastError) Write(line []byte) (int, error) {
@@ -77,6 +135,9 @@ func (l *lastError) Write(line []byte) (int, error) {
 		l.mu.Lock()
 		l.last = fields.Error
 		l.mu.Unlock()
+		if refuses.MatchString(fields.Error) || strings.Contains(fields.Error, "tls:") {
+			l.lasting()
+		}
 	}
 	return len(line), nil
 }

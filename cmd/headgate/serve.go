@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -21,7 +24,8 @@ func (s surroundings) serve() *cobra.Command {
 		Use:   "serve",
 		Short: "Run one replica",
 		Long: `Runs one replica of the gateway until SIGTERM or SIGINT. On the signal /readyz answers 503 at once, requests are served
-for HG_NOTICE_TIME, then running ones get HG_DRAIN_TIME to end; a second signal ends everything at once.
+for HG_NOTICE_TIME, then running ones get HG_DRAIN_TIME to end; a second signal cuts and bills what runs, exit status 1.
+SIGHUP opens the usage log anew (rename the file first) and reads the models file again.
 
 Logs go to stderr, usage records to HG_USAGE_LOG (default: stdout), metrics and readiness to HG_ADMIN_LISTEN.`,
 		Example: `  HG_REDIS_URL=redis://10.0.0.5:6379/0 HG_CONSUL_ADDR=127.0.0.1:8500 HG_CATALOG=models.yaml headgate serve
@@ -36,7 +40,7 @@ Logs go to stderr, usage records to HG_USAGE_LOG (default: stdout), metrics and 
 			if err != nil {
 				return err
 			}
-			return r.run(c.Context(), func(context.Context) error { return nil })
+			return r.run(c.Context(), conduct{hurry: s.atOnce()})
 		},
 	}
 }
@@ -50,17 +54,25 @@ func logger(w io.Writer, level string) zerolog.Logger {
 	return zerolog.New(zerolog.SyncWriter(w)).Level(parsed).With().Timestamp().Logger()
 }
 
-// run serves until ctx ends or a part fails, then leaves in order. started is called once everything runs; its error
-// ends the replica too.
-func (r *replica) run(ctx context.Context, started func(context.Context) error) error {
+// conduct is how a replica is run.
+type conduct struct {
+	started func(context.Context) error // called once everything runs; its error ends the replica too; nil: nothing
+	waiting func(running int)           // called when the drain begins while requests run; nil: nobody wants to know
+	hurry   context.Context             // ends when a leaving replica shall not wait any more
+}
+
+// run serves until ctx ends or a part fails, then leaves in order.
+func (r *replica) run(ctx context.Context, how conduct) error {
 	// Two groups: what writes to Redis ends before the connections do, and /livez and /readyz answer to the last.
 	base, work := newGroup(), newGroup()
 	server := r.gateway.Server()
 	base.start("redis", r.store.Run)
 	base.start("cache", r.answers.Run)
+	base.start("readiness", r.admin.Watch)
 	base.start("admin port", func(ctx context.Context) error { return r.admin.Serve(ctx, r.private) })
 	work.start("scripts", r.loadScripts)
 	work.start("catalogue", r.catalogue.Watch)
+	work.start("usage log", r.rotateUsage)
 	work.start("cluster", r.cluster.Run)
 	work.start("ledger", r.ledger.Run)
 	work.start("placement", r.placement.Run)
@@ -70,41 +82,96 @@ func (r *replica) run(ctx context.Context, started func(context.Context) error) 
 		}
 		return nil
 	})
-	r.log.Info().Str("version", thisBuild().release).Str("listen", r.public.Addr().String()).
-		Str("admin", r.private.Addr().String()).Msg("serving")
-	work.start("start", started)
+	r.introduce()
+	if how.started != nil {
+		work.start("start", how.started)
+	}
 	select {
 	case <-ctx.Done():
-		r.serveOn(work)
+		r.serveOn(work, how)
 	case <-work.failed:
 	case <-base.failed:
 	}
-	r.leave(server, work)
+	r.leave(server, work, how)
 	base.stop()
-	return errors.Join(work.fault(), base.fault(), r.usageLog.Close())
+	err := errors.Join(work.fault(), base.fault(), r.usageLog.Close())
+	if err == nil && how.hurry.Err() != nil {
+		err = errAtOnce
+	}
+	return err
+}
+
+// introduce says who serves, with what, and what is missing to be of use.
+func (r *replica) introduce() {
+	line := r.log.Info().Str("version", thisBuild().release).Str("replica", r.name).Str("listen", r.public.Addr().String()).
+		Str("admin", r.private.Addr().String()).Str("redis", redisHosts(r.cfg.RedisURL))
+	if r.cfg.CacheRedisURL != "" {
+		line = line.Str("cache_redis", redisHosts(r.cfg.CacheRedisURL))
+	}
+	if r.cfg.ConsulAddr != "" {
+		line = line.Str("consul", r.cfg.ConsulAddr).Str("service", r.cfg.ConsulService)
+	}
+	if len(r.cfg.Backends) > 0 {
+		line = line.Int("static_backends", len(r.cfg.Backends))
+	}
+	if r.cfg.Catalog != "" {
+		line = line.Str("catalogue", r.cfg.Catalog)
+	}
+	line.Int("models", len(r.catalogue.Current().Names())).Str("usage_log", r.cfg.UsageLog).Msg("serving")
+	if r.cfg.ConsulAddr == "" && len(r.cfg.Backends) == 0 {
+		r.log.Warn().Msg("no engine can be found: neither HG_CONSUL_ADDR nor HG_BACKENDS is set")
+	}
+}
+
+// rotateUsage opens the usage log anew on SIGHUP.
+func (r *replica) rotateUsage(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+			if err := r.usageLog.Reopen(); err != nil {
+				r.log.Error().Err(err).Msg("usage log not opened anew: lines go on to the old file")
+			} else {
+				r.log.Info().Str("usage_log", r.cfg.UsageLog).Msg("usage log opened anew")
+			}
+		}
+	}
 }
 
 // lastBytes is how long connections stay open after the last request was answered.
 const lastBytes = time.Second
 
 // serveOn gives load balancers HG_NOTICE_TIME to see that the replica is not ready any more.
-func (r *replica) serveOn(work *group) {
+func (r *replica) serveOn(work *group, how conduct) {
 	r.admin.Drain()
-	r.log.Info().Dur("notice", r.cfg.NoticeTime).Msg("leaving: not ready, still serving")
+	r.log.Info().Dur("notice_ms", r.cfg.NoticeTime).Msg("leaving: not ready, still serving")
 	notice := time.NewTimer(r.cfg.NoticeTime)
 	defer notice.Stop()
 	select {
 	case <-notice.C:
+	case <-how.hurry.Done():
 	case <-work.failed:
 	}
 }
 
 // leave ends requests, then what they left for Redis, then this replica's place in the fleet.
-func (r *replica) leave(server *http.Server, work *group) {
+func (r *replica) leave(server *http.Server, work *group, how conduct) {
 	r.admin.Drain()
 	drain, cancel := context.WithTimeout(context.Background(), r.cfg.DrainTime)
 	defer cancel()
-	r.log.Info().Dur("drain", r.cfg.DrainTime).Int("running", r.gateway.Running()).Msg("draining")
+	running := r.gateway.Running()
+	r.log.Info().Dur("drain_ms", r.cfg.DrainTime).Int("running", running).Msg("draining")
+	if running > 0 && how.waiting != nil && how.hurry.Err() == nil {
+		how.waiting(running)
+	}
+	defer context.AfterFunc(how.hurry, func() {
+		r.log.Warn().Int("cut", r.gateway.Running()).Msg("ending at once: running requests are cut and billed")
+		cancel()
+	})()
 	shut, give := context.WithTimeout(context.Background(), r.cfg.DrainTime+lastBytes)
 	defer give()
 	var closing sync.WaitGroup
@@ -116,8 +183,19 @@ func (r *replica) leave(server *http.Server, work *group) {
 	_ = server.Close()
 	work.stop()
 
+	r.signOff()
+	r.log.Info().Msg("left")
+}
+
+// signOff writes what requests left for Redis and takes this replica off the lists.
+func (r *replica) signOff() {
 	last, done := context.WithTimeout(context.Background(), 4*r.cfg.RedisTimeout)
 	defer done()
+	ended, end := context.WithCancel(last)
+	if end(); r.store.WaitConnected(ended) != nil {
+		r.log.Warn().Msg("redis was never reached: nothing was served and nothing is left there")
+		return
+	}
 	// In this order: the ledger repeats what the pipeline could not write.
 	if err := errors.Join(r.pipeline.Drain(last, r.store, r.answers), r.ledger.Drain(last)); err != nil {
 		r.log.Error().Err(err).Msg("not everything was written to redis")
@@ -125,7 +203,6 @@ func (r *replica) leave(server *http.Server, work *group) {
 	if err := r.placement.Leave(last); err != nil {
 		r.log.Warn().Err(err).Msg("others will notice in 15 s that this replica is gone")
 	}
-	r.log.Info().Msg("left")
 }
 
 // loadScripts saves the first requests a repeat. What it misses is sent when it is needed.

@@ -26,7 +26,7 @@ type BackendFacts struct {
 	Slots       int
 	Draining    bool
 	CapacityMU  int64  // per second, thousandths of a model unit; 0: not said
-	Models      string // comma-separated; "": all of the pool
+	Models      string // comma-separated, sorted; "": not known here. A backend of which nobody knows serves all
 }
 
 // PlacementConfig says who places, where, and for what.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 
@@ -147,7 +148,8 @@ func (r *replica) pools() []coordinator.PoolView {
 	for i, p := range pools {
 		views[i] = coordinator.PoolView{Name: p.Name, Backends: make([]coordinator.BackendFacts, len(p.Backends))}
 		for j, b := range p.Backends {
-			views[i].Backends[j] = coordinator.BackendFacts{ID: b.ID, Address: b.Host, Slots: b.Slots, Draining: b.Draining}
+			views[i].Backends[j] = coordinator.BackendFacts{ID: b.ID, Address: b.Host, Slots: b.Slots, Draining: b.Draining || b.Critical(),
+				CapacityMU: 1000 * b.CapacityMU, Models: strings.Join(b.Models, ",")}
 		}
 	}
 	return views

@@ -25,7 +25,7 @@ type Registered struct {
 	Slots            int
 	Draining         bool
 	CapacityMU       int64    // per second, thousandths; 0: not said
-	Models           []string // any text; none: all of the pool
+	Models           []string // any text; none: not known here
 }
 
 // BeatReply is what a replica learns from its beat.

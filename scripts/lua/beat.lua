@@ -7,9 +7,9 @@
 -- ARGV[2]  w        number of rids, 0 to 100
 -- ARGV[3…2+w]       rids the replica was told to wait for
 -- ARGV[3+w…]        backend, address, slots, draining (0 or 1), capacity_mu (MU per second, in thousandths; 0 = not
---                   said), models (percent-encoded, parted by spaces; "" = all), backend … (at most 64) as registered.
---                   They are written when the record has no slots or the registration has changed since it was last
---                   written, so a figure set by hand holds until then
+--                   said), models (percent-encoded, parted by spaces; "" = not known to this replica), backend … (at most
+--                   64). All but models are written when the record has no slots or the registration has changed since it
+--                   was last written, so a figure set by hand holds until then
 --
 -- reply    now         ms
 --          leases      of this replica
@@ -35,20 +35,22 @@ local offered, unreadable = {}, {}
 for i = 3 + n, #ARGV, 6 do
   local address, slots, draining, capacity, models = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local b = backend(ARGV[i], slots)
-  local registered = table.concat({ slots, draining, capacity, address, models }, ' ')
+  local registered = table.concat({ slots, draining, capacity, address }, ' ')
   if b.typed then
-    if not b.recorded or redis.call('HGET', b.key, 'registered') ~= registered then
-      later('HSET', b.key, 'address', address, 'slots', slots, 'draining', draining, 'capacity_mu', capacity, 'models', models,
-        'registered', registered)
+    local before = redis.call('HMGET', b.key, 'registered', 'models')
+    if not b.recorded or before[1] ~= registered then
+      later('HSET', b.key, 'address', address, 'slots', slots, 'draining', draining, 'capacity_mu', capacity, 'registered',
+        registered)
       if b.capacity ~= whole(capacity) then -- what was learned corrected another figure
         later('HDEL', b.key, 'rate_mu')
         b.rate = 0
       end
       b.slots, b.draining, b.recorded, b.capacity = whole(slots), draining == '1', slots, whole(capacity)
-      b.models = models ~= '' and ' ' .. models .. ' '
       judge(b)
       if b.held then touch(b) end
     end
+    if models ~= '' and models ~= before[2] then later('HSET', b.key, 'models', models) end
+    if models ~= '' then b.models = ' ' .. models .. ' ' end
     later('PEXPIRE', b.key, KEEP)
   end
   if b.readable then offered[#offered + 1] = b else unreadable[#unreadable + 1] = b.id end

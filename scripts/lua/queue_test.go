@@ -120,6 +120,10 @@ func TestQueueKnowsWhoServesAModel(t *testing.T) {
 		registered := []lua.Registered{{Backend: "b1", Address: "x", Slots: 1, Models: []string{"other", "m 2"}},
 			{Backend: "b2", Address: "x", Slots: 1, Models: []string{"m"}}}
 		p.beat(lua.BeatArgs{Replica: "a", Backends: registered})
+		for i := range registered { // another replica has not asked the engines yet
+			registered[i].Models = nil
+		}
+		p.beat(lua.BeatArgs{Replica: "b", Backends: registered})
 		p.place(on(ask("03", 1), "b2"))
 		a := on(ask("04", 1), "b1")
 		a.Model = "m 2"

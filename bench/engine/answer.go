@@ -52,12 +52,15 @@ func (c *call) wholeBody(g *generation) []byte {
 			b = append(b, ',')
 		}
 		text := s.answer()
+		if s.call != nil {
+			text = nil
+		}
 		if g.chat {
-			b = fmt.Appendf(b, `{"index":%d,"message":{"role":"assistant","content":"%s","refusal":null,"tool_calls":[]},`, i, text)
+			b = fmt.Appendf(b, `{"index":%d,"message":{"role":"assistant","content":"%s","refusal":null,"tool_calls":%s},`, i, text, s.chatCalls())
 		} else {
 			b = fmt.Appendf(b, `{"index":%d,"text":"%s",`, i, text)
 		}
-		b = fmt.Appendf(b, `"logprobs":null,"finish_reason":"%s","stop_reason":null}`, s.reason)
+		b = fmt.Appendf(b, `"logprobs":null,"finish_reason":"%s","stop_reason":null}`, s.finishReason())
 	}
 	b = append(b, ']')
 	if c.fault.Kind != NoUsage {
@@ -84,11 +87,11 @@ func (s *sequence) shown() int {
 	return s.length
 }
 
-// answer is the text of a finished sequence.
+// answer is the text of a finished sequence, or the arguments of its call.
 func (s *sequence) answer() []byte {
 	var text []byte
 	for t := range s.shown() {
-		text = append(text, tokenText(s.seed, t)...)
+		text = append(text, s.piece(t)...)
 	}
 	return text
 }

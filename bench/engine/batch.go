@@ -12,6 +12,7 @@ type sequence struct {
 	length       int    // tokens it will generate
 	reason       string // finished_reason when it has: "stop" or "length"
 	seed         uint64
+	call         *toolCall // what it generates; nil: a text
 	priority     int64
 	notify       chan<- struct{} // told, never waited for, when there is news
 

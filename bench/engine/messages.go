@@ -41,8 +41,8 @@ func parseMessage(e *Engine, _ *http.Request, body []byte) (*generation, *apiErr
 
 func (c *call) messageBody(g *generation) []byte {
 	s := g.seqs[0]
-	b := fmt.Appendf(nil, `{"id":%s,"type":"message","role":"assistant","content":[{"type":"text","text":"%s"}],"model":%s,`+
-		`"stop_reason":"%s","stop_sequence":null`, quote(g.id), s.answer(), quote(g.model), stopReason(s))
+	b := fmt.Appendf(nil, `{"id":%s,"type":"message","role":"assistant","content":[%s],"model":%s,`+
+		`"stop_reason":"%s","stop_sequence":null`, quote(g.id), s.block(false), quote(g.model), stopReason(s))
 	if c.fault.Kind != NoUsage {
 		b = fmt.Appendf(b, `,"usage":%s`, c.messageUsage(g, s.length))
 	}
@@ -55,8 +55,11 @@ func (c *call) messageUsage(g *generation, output int) string {
 }
 
 func stopReason(s *sequence) string {
-	if s.reason == "length" {
+	switch {
+	case s.reason == "length":
 		return "max_tokens"
+	case s.call != nil:
+		return "tool_use"
 	}
 	return "end_turn"
 }
@@ -81,7 +84,7 @@ func (c *call) streamMessage(g *generation) error {
 				}
 			}
 			if s.output < q.shown() {
-				if err := s.event("content_block_delta", `"index":0,"delta":{"type":"text_delta","text":"%s"}`, tokenText(q.seed, s.output)); err != nil {
+				if err := s.event("content_block_delta", `"index":0,"delta":%s`, q.blockDelta(s.output)); err != nil {
 					return err
 				}
 			}
@@ -98,7 +101,7 @@ func (s *eventStream) openMessage() error {
 		quote(s.g.id), quote(s.g.model), s.messageUsage(s.g, 0)); err != nil {
 		return err
 	}
-	return s.event("content_block_start", `"index":0,"content_block":{"type":"text","text":""}`)
+	return s.event("content_block_start", `"index":0,"content_block":%s`, s.g.seqs[0].block(true))
 }
 
 func (s *eventStream) closeMessage(q *sequence) error {

@@ -23,6 +23,7 @@ type generation struct {
 	seqs         []*sequence
 	news         chan struct{} // capacity 1
 	promptTokens int           // over all prompts, each counted once
+	call         *toolCall     // the answer; nil: a text
 
 	body   func(*call) []byte // renders the finished answer
 	events func(*call) error  // streams it
@@ -49,6 +50,7 @@ type requestBody struct {
 	Priority            int64           `json:"priority"`
 	CacheSalt           *string         `json:"cache_salt"`
 	Tools               json.RawMessage `json:"tools"`
+	ToolChoice          json.RawMessage `json:"tool_choice"`
 }
 
 type message struct {
@@ -107,6 +109,10 @@ func (e *Engine) newGeneration(in *requestBody, prefix string) (*generation, *ap
 	if err := e.checkFields(in); err != nil {
 		return nil, err
 	}
+	var err *apiError
+	if g.call, err = in.demandedCall(); err != nil {
+		return nil, err
+	}
 	if in.StreamOptions != nil {
 		g.includeUsage = in.StreamOptions.IncludeUsage
 		g.everyUsage = g.includeUsage && in.StreamOptions.Continuous
@@ -163,7 +169,10 @@ func (e *Engine) addPrompt(g *generation, in *requestBody, prompt []byte, choice
 	for range choices {
 		seed := seedOf(e.opts.Seed, promptHash, len(g.seqs))
 		s := &sequence{promptTokens: tokens, length: max(usualLength(seed), in.MinTokens), reason: "stop", seed: seed,
-			priority: in.Priority, notify: g.news, text: text}
+			priority: in.Priority, notify: g.news, text: text, call: g.call}
+		if g.call != nil {
+			s.length = len(g.call.pieces) + 1
+		}
 		s.text.hashes = slices.Clone(text.hashes)
 		s.text.tail = slices.Clone(text.tail)
 		if in.IgnoreEOS || s.length > limit {

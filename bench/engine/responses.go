@@ -162,13 +162,25 @@ func (r *response) object(c *call, status string) []byte {
 		quote(r.g.id), r.created, status, r.g.background, incomplete, quote(r.g.model), output, usage)
 }
 
-// item is the one message of the output.
+// item is the one item of the output: a message, or a call.
 func (r *response) item(status, text string) string {
+	if call := r.g.call; call != nil {
+		return fmt.Sprintf(`{"id":%s,"type":"function_call","call_id":%s,"name":%s,"arguments":%s,"status":"%s"}`,
+			r.itemID(), r.g.seqs[0].callID("call_"), quote(call.name), quote(text), status)
+	}
 	content := ""
 	if status != "in_progress" {
 		content = part(text)
 	}
-	return fmt.Sprintf(`{"id":%s,"type":"message","role":"assistant","status":"%s","content":[%s]}`, quote("msg_"+r.g.id[len("resp_"):]), status, content)
+	return fmt.Sprintf(`{"id":%s,"type":"message","role":"assistant","status":"%s","content":[%s]}`, r.itemID(), status, content)
+}
+
+func (r *response) itemID() []byte {
+	prefix := "msg_"
+	if r.g.call != nil {
+		prefix = "fc_"
+	}
+	return quote(prefix + r.g.id[len("resp_"):])
 }
 
 func part(text string) string {

@@ -67,30 +67,33 @@ func (s *responseStream) tokens(q *sequence) error {
 			if err := s.event("response.output_item.added", `"output_index":0,"item":%s`, s.kept.item("in_progress", "")); err != nil {
 				return err
 			}
-			if err := s.event("response.content_part.added", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.item(), part("")); err != nil {
-				return err
+			if q.call == nil {
+				if err := s.event("response.content_part.added", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.kept.itemID(), part("")); err != nil {
+					return err
+				}
 			}
 		}
 		if s.output >= q.shown() {
 			continue
 		}
-		if err := s.event("response.output_text.delta", `"output_index":0,"item_id":%s,"content_index":0,"delta":"%s","logprobs":[]`,
-			s.item(), tokenText(q.seed, s.output)); err != nil {
+		if err := s.delta(q); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *responseStream) item() []byte { return quote("msg_" + s.g.id[len("resp_"):]) }
+func (s *responseStream) delta(q *sequence) error {
+	if q.call != nil {
+		return s.event("response.function_call_arguments.delta", `"output_index":0,"item_id":%s,"delta":%s`, s.kept.itemID(), quote(q.piece(s.output)))
+	}
+	return s.event("response.output_text.delta", `"output_index":0,"item_id":%s,"content_index":0,"delta":"%s","logprobs":[]`, s.kept.itemID(), q.piece(s.output))
+}
 
 // close sends what follows the last token. Usage stands in the last event alone.
 func (s *responseStream) close(q *sequence) error {
 	text := string(q.answer())
-	if err := s.event("response.output_text.done", `"output_index":0,"item_id":%s,"content_index":0,"text":"%s","logprobs":[]`, s.item(), text); err != nil {
-		return err
-	}
-	if err := s.event("response.content_part.done", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.item(), part(text)); err != nil {
+	if err := s.closePart(q, text); err != nil {
 		return err
 	}
 	if err := s.event("response.output_item.done", `"output_index":0,"item":%s`, s.kept.item("completed", text)); err != nil {
@@ -102,6 +105,16 @@ func (s *responseStream) close(q *sequence) error {
 		}
 	}
 	return s.endNamed()
+}
+
+func (s *responseStream) closePart(q *sequence, text string) error {
+	if q.call != nil {
+		return s.event("response.function_call_arguments.done", `"output_index":0,"item_id":%s,"name":%s,"arguments":%s`, s.kept.itemID(), quote(q.call.name), quote(text))
+	}
+	if err := s.event("response.output_text.done", `"output_index":0,"item_id":%s,"content_index":0,"text":"%s","logprobs":[]`, s.kept.itemID(), text); err != nil {
+		return err
+	}
+	return s.event("response.content_part.done", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.kept.itemID(), part(text))
 }
 
 // event appends the next event, unless the client has it.

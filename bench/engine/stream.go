@@ -108,7 +108,7 @@ func (s *eventStream) token(i int, q *sequence) error {
 	s.content(i, q, last)
 	s.buf = append(s.buf, `,"logprobs":null,"finish_reason":`...)
 	if last {
-		s.buf = append(append(append(s.buf, '"'), q.reason...), `","stop_reason":null,"token_ids":null}]`...)
+		s.buf = append(append(append(s.buf, '"'), q.finishReason()...), `","stop_reason":null,"token_ids":null}]`...)
 	} else {
 		s.buf = append(s.buf, `null,"token_ids":null}]`...)
 	}
@@ -122,6 +122,8 @@ func (s *eventStream) content(i int, q *sequence, last bool) {
 	switch {
 	case s.g.chat && end:
 		s.buf = append(s.buf, `,"delta":{}`...)
+	case s.g.chat && q.call != nil:
+		s.buf = append(append(s.buf, `,"delta":`...), q.chatCallDelta(s.sent[i])...)
 	case s.g.chat:
 		s.buf = append(s.buf, `,"delta":{"content":"`...)
 		s.buf = append(append(s.buf, tokenText(q.seed, s.sent[i])...), `"}`...)

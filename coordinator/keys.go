@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"regexp"
+	"strconv"
 )
 
 // TenantRoot is the policy hash of a tenant; everything of the tenant lies below it, in its hash slot.
@@ -59,6 +60,18 @@ func Replicas(pool string) string { return PoolRoot(pool) + ":replicas" }
 
 // Queue is the waiting requests of a pool.
 func Queue(pool string) string { return PoolRoot(pool) + ":queue" }
+
+// Arrivals is the waiting requests of a pool in the order in which they came; Waiting what one replica waits for there.
+func Arrivals(pool string) string         { return PoolRoot(pool) + ":arrivals" }
+func Waiting(pool, replica string) string { return PoolRoot(pool) + ":waiting:" + replica }
+
+// Turns is the counters of a pool: of its queue, and of its prefix index.
+func Turns(pool string) string { return PoolRoot(pool) + ":turns" }
+
+// PrefixIndex is one of the 16 hashes of one generation of the prefix index.
+func PrefixIndex(pool string, generation int64, bucket int) string {
+	return PoolRoot(pool) + ":prefix:" + strconv.FormatInt(generation, 10) + ":" + strconv.Itoa(bucket)
+}
 
 // GrantChannel announces grants to one replica.
 func GrantChannel(replica string) string { return "hg:grant:" + replica }

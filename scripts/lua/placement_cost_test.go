@@ -41,6 +41,40 @@ func BenchmarkPlacement(b *testing.B) {
 	}
 }
 
+// BenchmarkPlacementQueued prints the Redis CPU of a request that waits: its place joins the queue, and the release of the
+// one before it hands the slot over, with a hundred others waiting behind.
+func BenchmarkPlacementQueued(b *testing.B) {
+	s := benchStore(b)
+	for _, prints := range []int{0, 12} {
+		b.Run(fmt.Sprintf("prints=%d", prints), func(b *testing.B) {
+			root, request := fmt.Sprintf("hg:{p:queued-%d-%d}", prints, b.N), 0
+			join := func() {
+				request++
+				a := PlaceArgs{RID: fmt.Sprintf("%032x", request), Attempt: 1, Replica: "host-1", Tenant: "acme", Model: "qwen-7b", MU: 400_000,
+					Wait: true, Limit: 1000, Prompt: Prompt{Tokens: 36_000, Save: 9, Least: 512}, Candidates: []Slots{{Backend: "b1", Slots: 1}}}
+				for i := range prints {
+					a.Prompt.Prints = append(a.Prompt.Prints, Print{Name: fmt.Sprintf("%09x%02d", request, i), Tokens: int64(3000 * (i + 1))})
+				}
+				if _, err := Place(&pipeline.Batch{}, s, root, a, func(r PlaceReply) PlaceReply { return r }).Wait(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for range 100 {
+				join()
+			}
+			done := 0
+			b.ReportMetric(measure(b, s, func() {
+				join()
+				done++
+				r, err := Release(&pipeline.Batch{}, s, root, ReleaseArgs{RID: fmt.Sprintf("%032x", done), Attempt: 1, Replica: "host-1"}).Wait(b.Context())
+				if err != nil || r.Granted != 1 {
+					b.Fatalf("%+v %v", r, err)
+				}
+			}), "redis-µs/request")
+		})
+	}
+}
+
 func measurePlacement(b *testing.B, s *pipeline.Store, root string, n, prints int, mu int64) float64 {
 	a := PlaceArgs{Attempt: 1, Replica: "host-1", Tenant: "acme", Model: "qwen-7b", MU: mu, OutputMU: mu / 10, Wait: true, Limit: 1000,
 		Prompt: Prompt{Tokens: 36_000, Save: 9, Least: 512}}

@@ -65,6 +65,7 @@ func TestScoreDecides(t *testing.T) {
 		{"output held, little", []any{"output_held", 80_000}, nil, 1, "b1"},           // 40 ms
 		{"requests of others", []any{"external", 4, "mean_mu", 10_000}, nil, 1, "b2"}, // 0.2 s
 		{"one of others", []any{"external", 1, "mean_mu", 5_000}, nil, 1, "b1"},       // 25 ms
+		{"requests of others, rate known", []any{"capacity_mu", 200_000, "external", 4, "mean_mu", 10_000}, nil, 1, "b2"},
 		{"full of others", []any{"external", 8}, nil, 1, "b2"},
 		{"full of others, once", []any{"external", 8, "read_at", 1000}, nil, 1, "b1"},
 		{"no room in the cache", []any{"kv", 9501}, nil, 1, "b2"},

@@ -1,9 +1,12 @@
 package protocol_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"testing"
 
 	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/gateway/protocol/lex"
 )
 
 func TestTally(t *testing.T) { // I3, I4
@@ -74,4 +77,75 @@ func TestResponseIDOf(t *testing.T) {
 			t.Errorf("%s: %q", body, got)
 		}
 	}
+}
+
+// FuzzUsage lets encoding/json judge what is read from a usage object.
+func FuzzUsage(f *testing.F) { // I3
+	for _, s := range []string{
+		`{"prompt_tokens":10,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}`,
+		`{"input_tokens":4,"cache_read_input_tokens":5,"cache_creation_input_tokens":6,"output_tokens":3}`,
+		`{"input_tokens":10,"output_tokens":3,"input_tokens_details":{"cached_tokens":4}}`,
+		`{"input_tokens":1,"output_tokens":8,"iterations":[{"type":"compaction","input_tokens":9,"output_tokens":8,"cache_read_input_tokens":7}]}`,
+		`{"prompt_tokens":-1}`, `{"prompt_tokens":1e3}`, `{"prompt_tokens":null}`, `{"iterations":[{}]}`, `null`, `{"output_tokens":1099511627777}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, object []byte) {
+		if bytes.Count(object, []byte("{"))+bytes.Count(object, []byte("[")) >= lex.MaxDepth {
+			return // one level deeper it is refused
+		}
+		u, ok := protocol.ParseUsage(object)
+		whole, wholeOK := protocol.UsageOf(append(append([]byte(`{"usage":`), object...), '}'))
+		if ok != wholeOK || u != whole {
+			t.Fatalf("%q: %+v %v alone, %+v %v in an answer", object, u, ok, whole, wholeOK)
+		}
+		if !ok {
+			return
+		}
+		if u.Prompt < 0 || u.Completion < 0 || u.Cached < 0 || u.Cached > u.Prompt || u.Prompt > protocol.MaxUsage || u.Completion > protocol.MaxUsage || u.Source != protocol.Backend {
+			t.Fatalf("%q: %+v", object, u)
+		}
+		type details struct {
+			Cached *int64 `json:"cached_tokens"`
+		}
+		type counts struct {
+			Prompt        *int64   `json:"prompt_tokens"`
+			Completion    *int64   `json:"completion_tokens"`
+			PromptDetails *details `json:"prompt_tokens_details"`
+		}
+		var c counts
+		if json.Unmarshal(object, &c) != nil || c.Prompt == nil || hasAny(object, "input_tokens", "output_tokens", "iterations", "\\") || repeats(object) {
+			return // several names for one figure: their order decides, which encoding/json does not tell
+		}
+		want := protocol.Usage{Prompt: *c.Prompt, Source: protocol.Backend}
+		if c.Completion != nil {
+			want.Completion = *c.Completion
+		}
+		if c.PromptDetails != nil && c.PromptDetails.Cached != nil {
+			want.Cached = min(*c.PromptDetails.Cached, want.Prompt)
+		}
+		if u != want {
+			t.Fatalf("%q: %+v, judged %+v", object, u, want)
+		}
+	})
+}
+
+func hasAny(text []byte, words ...string) bool {
+	for _, w := range words {
+		if bytes.Contains(bytes.ToLower(text), []byte(w)) {
+			return true
+		}
+	}
+	return false
+}
+
+// repeats reports whether a name may stand there twice, in any case: encoding/json does not mind the case.
+func repeats(object []byte) bool {
+	low := bytes.ToLower(object)
+	for _, w := range []string{"prompt_tokens\"", "completion_tokens\"", "prompt_tokens_details\"", "cached_tokens\""} {
+		if bytes.Count(low, []byte(w)) > 1 {
+			return true
+		}
+	}
+	return !bytes.Equal(low, object)
 }

@@ -138,3 +138,30 @@ func TestLIFE1_ManySlowReaders(t *testing.T) {
 	}
 	l.books()
 }
+
+// TestLIFE2_ALargeAnswerThatBreaksOff: an answer too large to be held has begun when it is cut; its client must not take what
+// came for the whole.
+func TestLIFE2_ALargeAnswerThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	l := newLane(t, cases(t), 2, 4, "--budget", "1/month")
+	large := scripted.Script{scripted.Head(200, "Content-Type: application/json", "Transfer-Encoding: chunked"), scripted.Chunk(`{"data":[`)}
+	for range 40 {
+		large = append(large, scripted.Chunk(strings.Repeat("1,\n", 1<<20/3)))
+	}
+	for name, end := range map[string]struct {
+		script  scripted.Script
+		outcome string
+	}{
+		"reset":   {large.Then(scripted.Reset()), "upstream_truncated"},
+		"FIN":     {large.Then(scripted.Close()), "upstream_truncated"},
+		"garbage": {large.Then(scripted.Write("zz")), "upstream_truncated"},
+	} {
+		l.play(end.script, scripted.JSON(200, scripted.J(10, 3)))
+		a, line := l.ask(l.req())
+		if a.Status != 200 || a.Err == nil || line.Outcome != end.outcome || line.Attempts != 1 {
+			t.Errorf("%s: %d, %d bytes and the error %v: %s", name, a.Status, len(a.Body), a.Err, line.Raw)
+		}
+		l.charged(line, end.outcome, "estimated", line.Prompt, 64) // the cap that was written into the request
+	}
+	l.books()
+}

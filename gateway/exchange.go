@@ -40,4 +40,6 @@ type reply interface {
 	Begin(status int, fields []headerField, length int64)
 	// Write sends p at once and returns when the connection took it. An error means that the client is gone.
 	Write(p []byte) error
+	// Cut ends the connection when the request is over, so that what was sent is not taken for a whole answer.
+	Cut()
 }

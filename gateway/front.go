@@ -46,12 +46,15 @@ func (g *Gateway) Handler() http.Handler {
 		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: g.cfg.BodyTimeout, bodyOver: r.ContentLength == 0}
 		x.always = g.cors.fields(x)
 		defer func() {
-			if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
+			cause := recover()
+			if cause != nil && cause != http.ErrAbortHandler {
 				g.deps.Log.Error().Interface("panic", cause).Str("path", x.Path()).Stack().Msg("request failed")
 				if !x.begun {
 					refuse(x, protocol.UpstreamError(), nil)
 					return
 				}
+			}
+			if cause != nil || x.cut {
 				panic(http.ErrAbortHandler) // the client must not take a cut answer for a whole one
 			}
 		}()
@@ -75,6 +78,7 @@ type httpExchange struct {
 	readUntil   time.Time
 
 	begun      bool
+	cut        bool // what was sent is not the whole answer
 	sized      bool // the reply has a Content-Length: no flush is needed to end it
 	writeUntil time.Time
 }
@@ -148,6 +152,8 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 	x.begun = true
 	x.w.WriteHeader(status)
 }
+
+func (x *httpExchange) Cut() { x.cut = true }
 
 func (x *httpExchange) Write(p []byte) error {
 	if now := time.Now(); x.writeUntil.Sub(now) < writeTimeout/2 {

@@ -150,26 +150,39 @@ func (s *stream) end(err error) {
 	switch {
 	case r.record.Outcome == coordinator.OutcomeClientGone: // found out while writing
 	case finished: // whatever the connection did then
-	case errors.Is(context.Cause(r.ctx), errShutdown):
-		r.breakOff(seen, protocol.Shutdown())
-	case r.ctx.Err() != nil || errors.Is(err, errUpstreamAborted):
-		r.record.Outcome = coordinator.OutcomeClientGone
 	case failed: // the engine's own error event went to the client
 		r.record.Outcome = coordinator.OutcomeUpstreamError
 		r.record.ErrorCode = protocol.CodeUpstreamError
-	case seen.Failed:
-		r.breakOff(seen, protocol.UpstreamError())
-	case errors.Is(err, errUpstreamSilent):
-		r.breakOff(seen, protocol.Timeout("The model server fell silent."))
-	default:
-		r.breakOff(seen, protocol.StreamTruncated())
+	case r.broke(err):
+		r.breakOff(seen)
 	}
 }
 
+// broke files why an answer that had begun did not come to its end; it is false when nobody is left to be told.
+func (r *request) broke(err error) (present bool) {
+	r.record.ErrorCode = protocol.CodeStreamTruncated
+	switch {
+	case errors.Is(context.Cause(r.ctx), errShutdown):
+		r.record.ErrorCode = protocol.CodeShutdown
+	case r.ctx.Err() != nil || errors.Is(err, errUpstreamAborted):
+		r.record.Outcome, r.record.ErrorCode = coordinator.OutcomeClientGone, ""
+		return false
+	case errors.Is(err, errUpstreamSilent):
+		r.record.ErrorCode = protocol.CodeTimeout
+	}
+	r.record.Outcome = outcomeOf(r.record.ErrorCode)
+	return true
+}
+
 // breakOff ends a stream with an error event and no [DONE], so that it is not taken for a whole answer.
-func (r *request) breakOff(seen sse.End, e protocol.Error) {
-	r.record.Outcome = outcomeOf(e.Code)
-	r.record.ErrorCode = e.Code
+func (r *request) breakOff(seen sse.End) {
+	e := protocol.StreamTruncated()
+	switch r.record.ErrorCode {
+	case protocol.CodeShutdown:
+		e = protocol.Shutdown()
+	case protocol.CodeTimeout:
+		e = protocol.Timeout("The model server fell silent.")
+	}
 	event := sse.AppendBreak(nil, seen, e)
 	if r.x.Write(event) == nil {
 		r.record.ResponseBytes += int64(len(event))
@@ -189,7 +202,16 @@ func (r *request) streamUsage(seen sse.End) protocol.Usage {
 	return protocol.Usage{
 		Prompt:     prompt,
 		Cached:     cached,
-		Completion: max(seen.Opening.Completion, int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken),
+		Completion: r.atMost(max(seen.Opening.Completion, int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken)),
 		Source:     protocol.Estimated,
 	}
+}
+
+// atMost bounds an estimate of output tokens: an engine that was told a cap has not made more.
+func (r *request) atMost(tokens int64) int64 {
+	total, perChoice := r.outputBound()
+	if perChoice > 0 && !r.admission.Budgeted { // neither the client nor we told one
+		return tokens
+	}
+	return min(tokens, total)
 }

@@ -105,9 +105,8 @@ func onOneLine(b []byte) []byte {
 // wholeUsage takes the usage of an answer and keeps the answer for the cache if it is complete and good.
 func (r *request) wholeUsage(answer []byte, usage protocol.Usage, known bool, err error) {
 	r.served = true
-	if err != io.EOF && r.record.Outcome != coordinator.OutcomeClientGone {
-		r.record.Outcome = coordinator.OutcomeUpstreamTruncated
-		r.record.ErrorCode = protocol.CodeStreamTruncated
+	if err != io.EOF && r.record.Outcome != coordinator.OutcomeClientGone && r.broke(err) {
+		r.x.Cut()
 	}
 	if !known {
 		usage = r.wholeEstimate(answer)
@@ -123,7 +122,7 @@ func (r *request) wholeUsage(answer []byte, usage protocol.Usage, known bool, er
 func (r *request) wholeEstimate(answer []byte) protocol.Usage {
 	u := protocol.Usage{Prompt: r.promptEstimate(), Source: protocol.Estimated}
 	if r.route.kind.Generates() {
-		u.Completion = (int64(len(answer)) + bytesPerToken - 1) / bytesPerToken
+		u.Completion = r.atMost((int64(len(answer)) + bytesPerToken - 1) / bytesPerToken)
 	} else if total, told := protocol.TotalOf(answer); told {
 		u.Prompt, u.Source = total, protocol.Backend
 	}

@@ -1,7 +1,12 @@
 package gateway
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 )
@@ -97,4 +102,46 @@ func TestEngineWait(t *testing.T) {
 			t.Errorf("engineWait(%s, %s, %s) = %s, want %s", c.silence, c.passed, c.wake, got, c.want)
 		}
 	}
+}
+
+// A wake in the middle of a TLS record loses none of it.
+func TestUpstreamWakeOnTLS(t *testing.T) {
+	woken := make(chan struct{})
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for range 3 {
+			_, _ = io.WriteString(w, "hello")
+			_ = http.NewResponseController(w).Flush()
+			<-woken
+		}
+	}))
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	u := newTestUpstream(t, upstreamConfig{TLS: &tls.Config{RootCAs: pool, ServerName: "example.com"}})
+	call := callTo(s.Listener.Addr().String(), "x")
+	call.Scheme = "https"
+	r := u.mustDo(t, call)
+	r.SetWake(3 * time.Millisecond)
+	var text string
+	for {
+		p, err := r.Next()
+		text += string(p)
+		if errors.Is(err, errUpstreamQuiet) {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+			continue
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text != "hellohellohello" {
+		t.Errorf("%q", text)
+	}
+	r.Close(true)
 }

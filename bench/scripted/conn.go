@@ -113,10 +113,7 @@ func (c *conn) read() {
 		if err != nil {
 			c.ended = true
 			close(c.gone)
-			if c.playing != nil {
-				c.playing.goneAt = time.Now()
-				close(c.playing.gone)
-			}
+			c.leftLocked()
 		}
 		c.more.Broadcast()
 		c.mu.Unlock()
@@ -193,14 +190,29 @@ func (c *conn) play(q *Request, script Script) bool {
 	return true
 }
 
+// leftLocked files that the peer of the running script has left.
+func (c *conn) leftLocked() {
+	if c.playing != nil {
+		c.playing.goneAt = time.Now()
+		close(c.playing.gone)
+		c.playing = nil
+	}
+}
+
+// left is for a write that failed: the kernel tells of a reset once, to whoever asks first.
+func (c *conn) left() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leftLocked()
+}
+
 // nowPlaying says whose peer it is that leaves from now on.
 func (c *conn) nowPlaying(q *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.playing = q
-	if q != nil && c.ended { // it left before the first step
-		q.goneAt = time.Now()
-		close(q.gone)
+	if c.ended { // it left before the first step
+		c.leftLocked()
 	}
 }
 

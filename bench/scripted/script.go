@@ -21,6 +21,9 @@ func Write(text string) Step {
 	return func(c *conn, q *Request) bool {
 		n, err := c.tcp.Write([]byte(text))
 		q.written.Add(int64(n))
+		if err != nil {
+			c.left()
+		}
 		return err == nil
 	}
 }

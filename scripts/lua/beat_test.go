@@ -155,6 +155,19 @@ func TestPlacementRunsOnACluster(t *testing.T) {
 		q.beat(b1(1, false))
 		q.release("a", "01", 1)
 		q.held("b1", 1)
+		q.place(from(long("03", nine...), "b3"))
+		q.fail(false)
+		before := wait(&q, lua.Before(q.pipes.Batch(), q.store, q.root, []string{"b1"}, asIs))
+		wait(&q, lua.Readings(q.pipes.Batch(), q.store, q.root, []lua.Reading{{Backend: "b1", Running: 1, Held: 1, AskedMS: before.NowMS}}))
+		if r := q.weigh(from(long("04", nine...), "b3")); r.Rows[0].Matched != 9000 {
+			t.Fatalf("%+v", r)
+		}
+		if r := q.recount("b1", "b3"); r.Leases != 2 || len(r.Repaired) > 0 {
+			t.Fatalf("%+v", r)
+		}
+		if r := q.adopt(lua.Adopted{RID: "05", Attempt: 1, Backend: "b3"}); r.Adopted != 1 {
+			t.Fatalf("%+v", r)
+		}
 		if r := q.clear(lua.ClearArgs{Replica: "b", Most: 10}); r.Released != 1 {
 			t.Fatalf("%+v", r)
 		}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/bench/lab"
-	"github.com/headgate/headgate/pipeline"
 	"github.com/headgate/headgate/scripts/lua"
 	"pgregory.net/rapid"
 )
@@ -17,30 +15,31 @@ import (
 // has more than its slots, nobody waits beside a slot it could use, and nothing is left at the end.
 func TestSlotsNeverLeak(t *testing.T) {
 	t.Parallel()
-	base := newPool(t, pipeline.StoreConfig{URL: lab.SharedRedis(t).URL()})
-	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{pool: base.fresh(rt), slots: map[string]int{"b1": 1, "b2": 2, "b3": 0}, now: map[string]int{}}
-		w.publish("a")
-		rt.Repeat(map[string]func(*rapid.T){
-			"place":   w.placeOne,
-			"release": w.releaseOne,
-			"beat":    func(rt *rapid.T) { w.publish(w.replica(rt)) },
-			"clear":   w.clearOne,
-			"resize":  w.resize,
-			"recount": w.recountAll,
-			"":        func(*rapid.T) { w.check() },
-		})
-		for rid, attempt := range w.now {
-			w.release(w.owner(rid), rid, attempt)
-		}
-		w.now = map[string]int{}
-		w.check()
-		for _, key := range []string{":queue", ":arrivals", ":held:a", ":held:b", ":held:c", ":waiting:a", ":waiting:b", ":waiting:c"} {
-			if n, err := w.do("EXISTS", key).AsInt64(); err != nil || n != 0 {
-				rt.Fatalf("%s is left", key)
-			}
-		}
+	onBothPools(t, func(t *testing.T, base *pool) { rapid.Check(t, func(rt *rapid.T) { neverLeaks(rt, base) }) })
+}
+
+func neverLeaks(rt *rapid.T, base *pool) {
+	w := &world{pool: base.fresh(rt), slots: map[string]int{"b1": 1, "b2": 2, "b3": 0}, now: map[string]int{}}
+	w.publish("a")
+	rt.Repeat(map[string]func(*rapid.T){
+		"place":   w.placeOne,
+		"release": w.releaseOne,
+		"beat":    func(rt *rapid.T) { w.publish(w.replica(rt)) },
+		"clear":   w.clearOne,
+		"resize":  w.resize,
+		"recount": w.recountAll,
+		"":        func(*rapid.T) { w.check() },
 	})
+	for rid, attempt := range w.now {
+		w.release(w.owner(rid), rid, attempt)
+	}
+	w.now = map[string]int{}
+	w.check()
+	for _, key := range []string{":queue", ":arrivals", ":held:a", ":held:b", ":held:c", ":waiting:a", ":waiting:b", ":waiting:c"} {
+		if n, err := w.do("EXISTS", key).AsInt64(); err != nil || n != 0 {
+			rt.Fatalf("%s is left", key)
+		}
+	}
 }
 
 // world is a pool and what must be true of it.

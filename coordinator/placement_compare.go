@@ -64,6 +64,9 @@ func (p *Placement) adopt(ctx context.Context, pool string, lost []lua.Adopted) 
 			return // they are still missing
 		}
 		p.holds.adopted(pool, part)
+		if r.Adopted == 0 {
+			continue
+		}
 		p.cfg.Log.Warn().Str("pool", pool).Int64("leases", r.Adopted).Int64("beyond_slots", r.Over).Msg("took leases back")
 	}
 }

@@ -59,6 +59,10 @@ func TestPrefixGoesWhereItIsWarm(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		idle()
+		// The longest beginning counts, though the entries of shorter ones are newer.
+		if r := p.place(from(long("05", nine...), "b2", "b1")); r.Backend != "b1" || r.Matched != 9000 {
+			t.Fatalf("%+v", r)
+		}
 		// A load that costs more than the prefix saves.
 		p.set("b1", "backlog", 300_000, "backlog_at", p.clock()+3_600_000)
 		if r := p.place(from(long("04", nine...), "b2", "b1")); r.Backend != "b2" || r.Matched != 0 {

@@ -66,6 +66,22 @@ func TestQueueTenantsTakeTurns(t *testing.T) {
 		if want := "xyzxyxxxx"; order != want {
 			t.Fatalf("%s, want %s", order, want)
 		}
+
+		// Who comes later does not make up for the turns he was not there.
+		order = ""
+		for _, tenant := range strings.Split("xxxxxx", "") {
+			of[l.join(tenant, 4)] = tenant
+		}
+		for range 3 {
+			order += of[l.grant()]
+		}
+		of[l.join("y", 4)], of[l.join("y", 4)] = "y", "y"
+		for range 5 {
+			order += of[l.grant()]
+		}
+		if want := "xxxyxyxx"; order != want {
+			t.Fatalf("%s, want %s", order, want)
+		}
 	})
 }
 

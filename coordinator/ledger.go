@@ -1,7 +1,9 @@
 package coordinator
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/pipeline"
@@ -17,6 +19,7 @@ type LedgerConfig struct {
 	Pipeline *pipeline.Pipeline
 	Log      zerolog.Logger
 	Clock    func() time.Time // of what is remembered here; nil: time.Now. Redis' clock decides everything else
+	SpoolDir string           // where settlements wait that Redis did not acknowledge; "": in memory only
 }
 
 // Ledger lets requests in against limits and budgets that hold for the whole fleet, and replaces what they held by what
@@ -26,7 +29,8 @@ type LedgerConfig struct {
 //
 //	L1. An admission reserves in all scopes of a request or in none; one refused changes nothing.
 //	L2. A request is charged once, however often its settlement is sent.
-//	L3. A settlement Redis did not acknowledge is sent again every second, in order, for an hour.
+//	L3. A settlement Redis did not acknowledge is sent again every second, in order, also by the next process here; one
+//	    that was acknowledged shortly before Redis failed is repeated when it is back.
 //	L4. A reservation is renewed from its admission until its settlement is acknowledged; it is charged at its hold when
 //	    its replica is gone.
 //	L5. A refusal is repeated from memory for a second at most, never past its reset, and nothing is ever let in from it.
@@ -38,6 +42,7 @@ type Ledger struct {
 	refusals  refusals
 	lookups   lookups
 	unsettled unsettled
+	acked     acked
 	health    health
 	wake      chan struct{} // to Run: a tenant's set is to be written
 }
@@ -48,12 +53,17 @@ func NewLedger(cfg LedgerConfig) *Ledger {
 		cfg.Clock = time.Now
 	}
 	return &Ledger{
-		cfg:    cfg,
-		open:   openBook{tenants: map[string]*tenantBook{}},
-		health: health{log: cfg.Log},
-		wake:   make(chan struct{}, 1),
+		cfg:       cfg,
+		open:      openBook{tenants: map[string]*tenantBook{}},
+		health:    health{log: cfg.Log},
+		wake:      make(chan struct{}, 1),
+		unsettled: unsettled{spool: spool{dir: cfg.SpoolDir, name: SafeID(cfg.Replica)}},
 	}
 }
+
+// ErrNotAsked is why an admission failed that surely was not applied: Redis has been away for a moment, and nobody asked
+// it. There is nothing to settle.
+var ErrNotAsked = fmt.Errorf("%w: not asked", pipeline.ErrUnavailable)
 
 // Admit declares the decision on b. When the handle fails, the admission may have been applied: the request is settled
 // without a claim and at no cost, or, if it goes on all the same, with its real figures.
@@ -72,9 +82,14 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		// Run writes it right after the admission.
 		l.declareAnnouncement(b, []string{r.Tenant})
 	}
-	return lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply lua.AdmitReply) Admission {
+	if !l.health.closed(r.Tenant, now) {
+		return pipeline.Resolved(Admission{}, ErrNotAsked)
+	}
+	h := lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply lua.AdmitReply) Admission {
 		return l.decided(r, reply)
 	})
+	h.Then(func(_ Admission, err error) { l.health.asked(r.Tenant, err, l.cfg.Clock()) })
+	return h
 }
 
 func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
@@ -88,11 +103,35 @@ func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
 	w.text("route", r.Route)
 	w.text("model", r.Model)
 	w.raw("stream", strconv.FormatBool(r.Stream))
-	return lua.AdmitArgs{
+	a := lua.AdmitArgs{
 		RID: r.RID, KeyHash: r.KeyHash, Owner: lua.ClaimText(l.cfg.Replica), Model: r.Model, Known: r.Known, Priced: r.Priced,
+		PromptBytes: max(r.PromptBytes, 0), Choices: r.Choices,
 		Prompt: max(r.PromptTokens, 0), Cap: max(r.OutputCap, 0), Usual: max(r.OutputUsual, 0),
 		HoldNUSD: min(max(r.HoldNUSD, 0), maxNUSD), Label: lua.ClaimText(string(w.dst)),
+		EndUser: SafeID(r.EndUser), Tags: tagNames(r.Tags),
 	}
+	if r.InTranches() {
+		a.HoldNUSD = min(max(r.PromptHoldNUSD, 0), maxNUSD)
+		a.Tranche = lua.Tranche{Bound: r.OutputBound, PricePico: max(r.OutputPricePico, 0), Least: max(r.TrancheLeast, 0)}
+	}
+	return a
+}
+
+// maxTags is how many tags of a request count.
+const maxTags = 8
+
+// tagNames is tags as they stand in key names.
+func tagNames(tags []string) string {
+	if len(tags) == 0 {
+		return ""
+	}
+	names := make([]string, 0, maxTags)
+	for _, t := range tags[:min(len(tags), maxTags)] {
+		if t != "" {
+			names = append(names, SafeID(t))
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // maxNUSD is the most money one figure may say, 9 million USD: doubles count whole nano-dollars to there.
@@ -105,7 +144,7 @@ func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
 	switch a.Verdict {
 	case Admitted:
 		l.seen.put(r.KeyHash, Hint{Tenant: r.Tenant, Team: a.Team, Priority: int(reply.Priority), IsolatePrefix: reply.Isolate})
-		if l.open.add(r.Tenant, r.RID, now) {
+		if l.open.add(r.Tenant, r.RID, reserved{r.KeyHash, r.Model, r.PromptBytes, r.Choices}, now) {
 			l.poke()
 		}
 	case KeyUnknown:
@@ -133,6 +172,7 @@ func admissionOf(r lua.AdmitReply) Admission {
 		Verdict: Verdict(r.Verdict),
 		KeyID:   r.Key, KeyName: r.Name, Team: r.Team, User: r.User,
 		Claim: r.Claim, HeldTokens: r.HeldTokens, HeldNUSD: r.HeldNUSD, Budgeted: r.Budgeted,
+		HeldOutput: r.HeldOutput, BytesPerTokenMilli: r.BytesPerToken, UsualOutput: r.UsualOutput, Tags: r.Tags,
 		Scope: r.Scope, ScopeID: r.ScopeID, Limit: r.Limit, Remaining: r.Remaining, Reset: millisOf(r.ResetMS),
 		Requests: windowOf(r.Requests), Tokens: windowOf(r.Tokens),
 	}
@@ -165,13 +205,15 @@ func (l *Ledger) Settle(p *pipeline.Post, s Settlement) {
 func (l *Ledger) declareSettlement(b *pipeline.Batch, s Settlement) *pipeline.Handle[lua.Settled] {
 	return lua.Settle(b, l.cfg.Store, TenantRoot(s.Tenant), lua.SettleArgs{
 		RID: s.RID, Claim: s.Claim, Keep: s.KeepRequest, Prompt: max(s.Prompt, 0), Cached: max(s.Cached, 0),
-		Completion: max(s.Completion, 0), CostNUSD: min(max(s.CostNUSD, 0), maxNUSD), Record: s.Record,
+		Completion: max(s.Completion, 0), CostNUSD: min(max(s.CostNUSD, 0), maxNUSD), Record: s.Record, Never: s.NeverAdmitted,
+		Learn: l.lesson(s),
 	})
 }
 
 // settled forgets an acknowledged settlement.
 func (l *Ledger) settled(s Settlement, done lua.Settled) {
 	l.open.remove(s.Tenant, s.RID)
+	l.acked.add(s, l.cfg.Clock(), l.health.isBad())
 	l.health.ok()
 	switch done {
 	case lua.Recharged:

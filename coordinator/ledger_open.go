@@ -18,8 +18,14 @@ type openBook struct {
 }
 
 type tenantBook struct {
-	rids  map[string]struct{}
+	rids  map[string]reserved
 	until time.Time // announced until then
+}
+
+// reserved is what is remembered of a reservation: what a top-up and the lesson of its usage need.
+type reserved struct {
+	keyHash, model       string
+	promptBytes, choices int64
 }
 
 // unannounced is true when the tenant's set may lack it.
@@ -39,21 +45,33 @@ func (o *openBook) announced(tenants []string, now time.Time) {
 }
 
 // add notes a reservation; true: its tenant is not announced.
-func (o *openBook) add(tenant, rid string, now time.Time) bool {
+func (o *openBook) add(tenant, rid string, r reserved, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t := o.tenantLocked(tenant)
 	if _, there := t.rids[rid]; !there {
-		t.rids[rid] = struct{}{}
+		t.rids[rid] = r
 		o.n++
 	}
 	return now.After(t.until)
 }
 
+// get is what is known of a reservation of this replica.
+func (o *openBook) get(tenant, rid string) (reserved, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.tenants[tenant]
+	if t == nil {
+		return reserved{}, false
+	}
+	r, ok := t.rids[rid]
+	return r, ok
+}
+
 func (o *openBook) tenantLocked(tenant string) *tenantBook {
 	t := o.tenants[tenant]
 	if t == nil {
-		t = &tenantBook{rids: map[string]struct{}{}}
+		t = &tenantBook{rids: map[string]reserved{}}
 		o.tenants[tenant] = t
 	}
 	return t

@@ -23,21 +23,36 @@ const (
 // Run renews what is open, sends again what was not acknowledged, and announces tenants, until ctx ends.
 func (l *Ledger) Run(ctx context.Context) error {
 	renew, retry := time.NewTicker(renewEvery), time.NewTicker(retryEvery)
+	adopt := time.NewTicker(adoptEvery)
 	defer renew.Stop()
 	defer retry.Stop()
+	defer adopt.Stop()
+	defer l.closeSpool()
+	l.adopt()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-l.wake:
 			l.announce(ctx, false)
+		case <-adopt.C:
+			l.adopt()
 		case <-retry.C:
+			l.repeatAcked()
 			l.retry(ctx)
 			l.announce(ctx, false)
 		case <-renew.C:
 			l.announce(ctx, true)
 			l.renew(ctx)
 		}
+	}
+}
+
+func (l *Ledger) closeSpool() {
+	l.unsettled.mu.Lock()
+	defer l.unsettled.mu.Unlock()
+	if err := l.unsettled.spool.close(); err != nil {
+		l.cfg.Log.Error().Err(err).Msg("spool")
 	}
 }
 

@@ -350,7 +350,12 @@ func TestLedgerGivesUpAfterAnHour(t *testing.T) {
 	t.Parallel()
 	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
 	l := f.list[0]
+	f.do("SET", ":usage", "no stream")
 	l.keep(Settlement{Tenant: f.tenant, RID: "r", CostNUSD: 5, Record: []byte(`{"a":1}`)}, pipeline.ErrUnavailable)
+	l.retry(t.Context())
+	if l.unsettled.count() != 1 {
+		t.Fatal("given up at once")
+	}
 	l.unsettled.list[0].since = time.Now().Add(-unsettledFor)
 	l.retry(t.Context())
 	if l.unsettled.count() != 0 || f.logs.count("given up") != 1 || f.logs.count(`"record":{"a":1}`) != 1 {
@@ -396,7 +401,7 @@ func TestLedgerRenew(t *testing.T) {
 	if n, err := f.list[1].Expire(t.Context(), l.cfg.Replica); err != nil || n != lua.RenewMax+21 {
 		t.Fatalf("%d %v", n, err)
 	}
-	l.open.add(f.tenant, "unknown", time.Now())
+	l.open.add(f.tenant, "unknown", reserved{}, time.Now())
 	l.renew(t.Context())
 	if l.Open() != lua.RenewMax+21 {
 		t.Fatalf("%d open", l.Open())

@@ -3,25 +3,27 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/headgate/headgate/scripts/lua"
-	"github.com/rs/zerolog"
 )
 
 const (
-	unsettledFor = time.Hour // Redis knows what it settled for as long: later a repeat could charge twice
+	unsettledFor = time.Hour // how long Redis may refuse a settlement; while it is not there, it waits without end
 	unsettledMax = 100_000   // at about a kilobyte each
 	retryBatch   = 100       // settlements of one flush
+	adoptEvery   = time.Minute
 )
 
-// unsettled is the settlements Redis did not acknowledge, oldest first. They are in memory only: put and take are where
-// a spool file comes in.
+// unsettled is the settlements Redis did not acknowledge, oldest first: in memory, and in a file that survives this
+// process.
 type unsettled struct {
-	mu   sync.Mutex
-	list []keptSettlement
+	mu    sync.Mutex
+	list  []keptSettlement
+	spool spool
 }
 
 type keptSettlement struct {
@@ -29,22 +31,55 @@ type keptSettlement struct {
 	since time.Time
 }
 
-// put appends one; false: there is no room.
-func (u *unsettled) put(w ...keptSettlement) bool {
+// put appends some; false: there is no room, and none was taken. err says that they are in memory only.
+func (u *unsettled) put(w ...keptSettlement) (ok bool, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.list)+len(w) > unsettledMax {
-		return false
+		return false, nil
 	}
 	u.list = append(u.list, w...)
-	return true
+	for _, k := range w {
+		if k.CostNUSD == 0 && k.Claim == "" {
+			continue // gives back what a lost reply may have reserved: so does its deadline
+		}
+		if e := u.spool.put(k); e != nil {
+			err = e
+		}
+	}
+	return true, err
 }
 
-// putBack puts what was taken in front again.
-func (u *unsettled) putBack(w []keptSettlement) {
+// putBack puts what was taken in front again; if nothing waits then, the file is emptied. unsynced is to be synced.
+func (u *unsettled) putBack(w []keptSettlement) (unsynced *os.File, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.list = append(w, u.list...)
+	if len(u.list) == 0 {
+		return nil, u.spool.clear()
+	}
+	return u.spool.unsynced(), nil
+}
+
+// adopt takes over what stood in another's file: all of it is in this one's then, or nothing is taken.
+func (u *unsettled) adopt(list []keptSettlement) (bool, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.list)+len(list) > unsettledMax {
+		return false, nil
+	}
+	for _, k := range list {
+		if err := u.spool.put(k); err != nil {
+			return false, err
+		}
+	}
+	if f := u.spool.unsynced(); f != nil {
+		if err := f.Sync(); err != nil {
+			return false, err
+		}
+	}
+	u.list = append(u.list, list...)
+	return true, nil
 }
 
 func (u *unsettled) take() []keptSettlement {
@@ -64,8 +99,24 @@ func (u *unsettled) count() int {
 // keep notes a settlement that was not acknowledged. Its reservation stays open here, so it goes on being renewed.
 func (l *Ledger) keep(s Settlement, err error) {
 	l.health.failed(err)
-	if !l.unsettled.put(keptSettlement{s, l.cfg.Clock()}) {
+	ok, err := l.unsettled.put(keptSettlement{s, l.cfg.Clock()})
+	if !ok {
 		l.drop(s, "too many settlements wait for redis")
+	}
+	l.spooling(err)
+}
+
+// spooling logs once when settlements cannot be written to the spool, and once when they can again. They wait in memory.
+func (l *Ledger) spooling(err error) {
+	l.unsettled.mu.Lock()
+	defer l.unsettled.mu.Unlock()
+	if was := &l.unsettled.spool.failed; (err != nil) != *was {
+		*was = err != nil
+		if err != nil {
+			l.cfg.Log.Error().Err(err).Msg("settlements that wait for redis are in memory only: they are lost if this process ends before redis is back")
+		} else {
+			l.cfg.Log.Info().Msg("settlements that wait for redis are on disk again")
+		}
 	}
 }
 
@@ -83,6 +134,35 @@ func orNull(record []byte) []byte {
 	return record
 }
 
+// adopt takes over settlements that processes before this one left in the spool directory.
+func (l *Ledger) adopt() {
+	u := &l.unsettled
+	u.mu.Lock()
+	found, torn, err := u.spool.own()
+	u.list = append(u.list, found...)
+	u.mu.Unlock()
+	n := len(found)
+	_, more, errs := u.spool.adopt(func(list []keptSettlement) bool {
+		ok, err := u.adopt(list)
+		if ok {
+			n += len(list)
+		}
+		if err != nil {
+			l.cfg.Log.Error().Err(err).Msg("spool")
+		}
+		return ok
+	})
+	if err := errors.Join(err, errs); err != nil {
+		l.cfg.Log.Error().Err(err).Msg("spool")
+	}
+	if n > 0 {
+		l.cfg.Log.Warn().Int("settlements", n).Msg("settlements of a process that is gone were found in the spool; they are sent now")
+	}
+	if torn += more; torn > 0 {
+		l.cfg.Log.Error().Int("lines", torn).Msg("lines of the spool were torn and left out: their holds are charged")
+	}
+}
+
 // retry sends everything unsettled once more, in order, and stops when Redis is not there. // L3
 func (l *Ledger) retry(ctx context.Context) {
 	list := l.unsettled.take()
@@ -96,7 +176,15 @@ func (l *Ledger) retry(ctx context.Context) {
 			break
 		}
 	}
-	l.unsettled.putBack(append(again, list...))
+	unsynced, err := l.unsettled.putBack(append(again, list...))
+	if unsynced != nil {
+		if err = unsynced.Sync(); errors.Is(err, os.ErrClosed) {
+			err = nil
+		}
+	}
+	if err != nil {
+		l.spooling(err)
+	}
 }
 
 // resend sends a few settlements in one flush; failed are those to send again, gone says that Redis is not there.
@@ -104,48 +192,22 @@ func (l *Ledger) resend(ctx context.Context, list []keptSettlement) (failed []ke
 	b, now := l.cfg.Pipeline.Batch(), l.cfg.Clock()
 	handles := make([]*pipeline.Handle[lua.Settled], len(list))
 	for i, w := range list {
-		if now.Sub(w.since) < unsettledFor {
-			handles[i] = l.declareSettlement(b, w.Settlement)
-		}
+		handles[i] = l.declareSettlement(b, w.Settlement)
 	}
 	for i, h := range handles {
-		if h == nil {
-			l.drop(list[i].Settlement, "redis has not taken it for an hour")
-			continue
-		}
 		done, err := h.Wait(ctx)
 		if err == nil {
 			l.settled(list[i].Settlement, done)
 			continue
 		}
 		l.health.failed(err)
+		away := errors.Is(err, pipeline.ErrUnavailable) || ctx.Err() != nil
+		if !away && now.Sub(list[i].since) >= unsettledFor {
+			l.drop(list[i].Settlement, "redis has refused it for an hour")
+			continue
+		}
 		failed = append(failed, list[i])
-		gone = gone || errors.Is(err, pipeline.ErrUnavailable)
+		gone = gone || away
 	}
 	return failed, gone
-}
-
-// health logs once when Redis stops to take what the ledger sends, and once when it does again.
-type health struct {
-	log zerolog.Logger
-	mu  sync.Mutex
-	bad bool
-}
-
-func (h *health) failed(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.bad {
-		h.bad = true
-		h.log.Warn().Err(err).Msg("redis does not take settlements or renewals; they are kept and sent again")
-	}
-}
-
-func (h *health) ok() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.bad {
-		h.bad = false
-		h.log.Info().Msg("redis takes settlements again")
-	}
 }

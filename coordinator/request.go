@@ -23,7 +23,21 @@ type Request struct {
 	OutputCap    int64 // declared cap × choices; 0: none declared
 	OutputUsual  int64 // usual length of an answer, for token limits
 	HoldNUSD     int64 // money to hold: the prompt at its bound and the output at its cap
+
+	// PromptBytes is all that can become prompt. Above 0 the ledger estimates from what it has learned, and PromptTokens and
+	// OutputUsual are not read.
+	PromptBytes int64
+	Choices     int64 // answers asked for; 0 is 1
+
+	// A stream whose output is held in tranches: OutputBound above 0. HoldNUSD is then not read.
+	OutputBound     int64 // tokens, the most the answers may have together
+	OutputPricePico int64 // pico-dollars per token of output
+	PromptHoldNUSD  int64 // money for the prompt at its bound
+	TrancheLeast    int64 // tokens of the first tranche at least: two seconds of the stream
 }
+
+// InTranches is true for a stream whose output is held piece by piece.
+func (r Request) InTranches() bool { return r.Stream && r.OutputBound > 0 }
 
 // Verdict is the outcome of an admission. The zero value is not an outcome.
 type Verdict int
@@ -57,7 +71,15 @@ type Admission struct {
 	AdmittedAt time.Time // Redis' clock
 	HeldTokens int64
 	HeldNUSD   int64
-	Budgeted   bool // some scope has a budget: the output must be bounded
+	Budgeted   bool  // some scope has a budget: the output must be bounded
+	HeldOutput int64 // tokens of output held, for a stream in tranches; 0 for all others
+
+	// What was learned, for a request with PromptBytes; 0: unknown.
+	BytesPerTokenMilli int64 // thousandths of bytes per token of prompt, for the model
+	UsualOutput        int64 // tokens of one answer, for key and model
+
+	Tags  []string // of the key's policy, beyond those of the request
+	Local bool     // let in without Redis: AdmitLocally
 
 	// Refusal: the first scope that refused.
 	Scope, ScopeID string
@@ -84,6 +106,13 @@ type Settlement struct {
 	Completion         int64     // tokens
 	CostNUSD           int64
 	Record             []byte // the usage record, one JSON object
+	Real               bool   // the tokens are the engine's own figures of one whole answer: they are learned from
+	NeverAdmitted      bool   // let in without Redis: charged in full whatever its age
+}
+
+// Granted is what the hold of a stream covers.
+type Granted struct {
+	Tokens int64 // of output, in all; 0: not open any more, or not held in tranches
 }
 
 // Ask is one wish for a slot.

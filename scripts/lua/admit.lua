@@ -10,7 +10,7 @@
 -- ARGV[1]   rid        32 hex digits
 -- ARGV[2]   hash       of the API key, 64 hex digits
 -- ARGV[3]   owner      the replica; no space
--- ARGV[4]   model      public name, an alias already replaced; no space
+-- ARGV[4]   model      public name, an alias already replaced
 -- ARGV[5]   mode       p: known and priced; u: known, without a price; n: known nowhere
 -- ARGV[6]   prompt     bytes of what can become prompt; 0: ARGV[7] and ARGV[9] are tokens, nothing learned is read
 -- ARGV[7]   tokens     of the prompt, estimate, when ARGV[6] is 0

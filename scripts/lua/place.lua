@@ -68,8 +68,8 @@ local prints = 2 * tonumber(ARGV[16])
 local w = { rid = rid, attempt = attempt, replica = replica, tenant = ARGV[4], model = ARGV[5], mu = tonumber(ARGV[6]),
   output = math.min(tonumber(ARGV[11]), tonumber(ARGV[6])), tokens = tonumber(ARGV[12]), save = tonumber(ARGV[13]),
   least = tonumber(ARGV[14]), bucket = ARGV[15], prints = {}, lengths = {} }
-for i = 17, 16 + prints, 2 do
-  w.prints[#w.prints + 1], w.lengths[#w.lengths + 1] = ARGV[i], tonumber(ARGV[i + 1])
+for i = 1, prints / 2 do
+  w.prints[i], w.lengths[i] = ARGV[15 + 2 * i], tonumber(ARGV[16 + 2 * i])
 end
 if prints > 0 then look_up(w, counters().generation) end
 

@@ -87,8 +87,8 @@ func measurePlacement(b *testing.B, s *pipeline.Store, root string, n, prints in
 	if _, err := Beat(&pipeline.Batch{}, s, root, beat).Wait(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	request := 0
-	return measure(b, s, func() {
+	request, used := 0, map[string]bool{}
+	cost := measure(b, s, func() {
 		request++
 		a.RID = fmt.Sprintf("%032x", request)
 		a.Prompt.Bucket = request / 8 % 16
@@ -101,14 +101,19 @@ func measurePlacement(b *testing.B, s *pipeline.Store, root string, n, prints in
 			a.Prompt.Prints = append(a.Prompt.Prints, Print{Name: fmt.Sprintf("%09x%02d", turn, i), Tokens: int64(3000 * (i + 1))})
 		}
 		r, err := Place(&pipeline.Batch{}, s, root, a, func(r PlaceReply) PlaceReply { return r }).Wait(b.Context())
-		if err != nil || r.State != PlacePlaced {
+		if err != nil || r.State != PlacePlaced || mu < 10_000 && r.ExpectedMS > 50 {
 			b.Fatalf("%+v %v", r, err)
 		}
+		used[r.Backend] = true
 		done, err := Release(&pipeline.Batch{}, s, root, ReleaseArgs{RID: a.RID, Attempt: 1, Replica: a.Replica, Ran: RanAnswered, TTFTMS: 50, Tokens: 200}).Wait(b.Context())
 		if err != nil || !done.Released {
 			b.Fatalf("%+v %v", done, err)
 		}
 	})
+	if b.N > 100 && (len(used) == 1) != (mu < 10_000) {
+		b.Fatalf("%d MU went to %v", mu/1000, used)
+	}
+	return cost
 }
 
 func benchStore(b *testing.B) *pipeline.Store {

@@ -8,6 +8,7 @@
 -- All fingerprints of a request lie in one hash, which its beginning names: one read per generation, one write. An entry
 -- is warm only if the backend's restarts are the same and fewer tokens than its KV cache holds came since.
 local NAMED = 3 -- backends an entry names
+local RECENT = 16 -- an entry whose first name is this part of a KV cache old, or less, is not written again
 local PREFIX_KEEP = '3900000' -- ms; a generation that nobody writes goes by itself
 
 local function prefix_key(generation, bucket) return root .. ':prefix:' .. int(generation) .. ':' .. bucket end
@@ -17,9 +18,9 @@ local function tag_of(b)
   return b.tag
 end
 
--- look_up reads the entries of w's fingerprints; false where there is none.
+-- look_up reads the entries of w's fingerprints; false where there is none. older: which come from the older generation.
 local function look_up(w, generation)
-  w.entries = {}
+  w.entries, w.older = {}, {}
   if #w.prints == 0 then return end
   local found = read('HMGET', prefix_key(generation, w.bucket), unpack(w.prints))
   if not found then -- of another type: w leaves no prints
@@ -33,7 +34,9 @@ local function look_up(w, generation)
   end
   if not missing then return end
   local older = read('HMGET', prefix_key(generation - 1, w.bucket), unpack(w.prints))
-  for i = 1, older and #w.prints or 0 do found[i] = found[i] or older[i] end
+  for i = 1, older and #w.prints or 0 do
+    if not found[i] then found[i], w.older[i] = older[i], true end
+  end
 end
 
 -- match sets matched of the backends in by_tag to the prompt tokens of w that are warm there, 0 below the least length.
@@ -57,13 +60,14 @@ end
 -- remember plans that w's prompt is warm on b, to which it was just given.
 local function remember(w, b)
   if #w.prints == 0 then return end
-  local tag = tag_of(b)
+  local tag, n, command, last, value, recent = tag_of(b), 2, { 'HSET', prefix_key(w.generation, w.bucket) }, nil, nil, false
   local mine = string.format('%s%x.%x', tag, b.restarts, math.floor(b.sent / 1000))
-  local command, last, value = { 'HSET', prefix_key(w.generation, w.bucket) }, nil, nil
   for i = 1, #w.prints do
     local entry = w.entries[i] or ''
     if entry ~= last then
+      local first, restarts, sent = string.match(entry, '^(%x%x%x%x%x)(%x+)%.(%x+)')
       last, value = entry, mine
+      recent = first == tag and tonumber(restarts, 16) == b.restarts and (b.sent - tonumber(sent, 16) * 1000) * RECENT < b.room
       local named = 1
       for other in string.gmatch(entry, '%S+') do
         if named < NAMED and string.sub(other, 1, 5) ~= tag then
@@ -71,8 +75,10 @@ local function remember(w, b)
         end
       end
     end
-    command[2 * i + 1], command[2 * i + 2] = w.prints[i], value
+    if not recent or w.older[i] then
+      command[n + 1], command[n + 2], n = w.prints[i], value, n + 2
+    end
   end
-  plan[#plan + 1] = command
+  if n > 2 then plan[#plan + 1] = command end
   if w.fresh then later('PEXPIRE', command[2], PREFIX_KEEP) end
 end

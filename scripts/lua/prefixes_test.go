@@ -149,7 +149,14 @@ func TestPrefixOfAGrant(t *testing.T) {
 		if f := strings.Fields(p.hash(":held:a")["02"]); f[5] != "19000" { // 81 MU are saved
 			t.Fatalf("lease %q", f)
 		}
-		if got := p.field(":prefix:1:3", "p9"); got != lua.TagOf("b1")+"0.b" { // 10,000 and 1,000 tokens
+		if got := p.field(":prefix:1:3", "p9"); got != lua.TagOf("b1")+"0.a" { // after 10,000 tokens; 1,000 more are no news
+			t.Fatalf("entry %q", got)
+		}
+		// Once a sixteenth of the cache was filled, the next use is news.
+		p.set("b1", "tokens_sent", 10_000+262_144/16)
+		p.state(p.place(on(long("03", nine...), "b1")), lua.PlaceQueued)
+		p.release("a", "02", 1)
+		if got := p.field(":prefix:1:3", "p9"); got != lua.TagOf("b1")+"0.1b" { // 27,384 tokens
 			t.Fatalf("entry %q", got)
 		}
 	})

@@ -262,3 +262,28 @@ func BenchmarkQueue(b *testing.B) {
 		})
 	}
 }
+
+// A key of another type makes whoever would write it fail before it wrote anything.
+func TestQueueChangesNothingWhenItFails(t *testing.T) {
+	t.Parallel()
+	onBothPools(t, func(t *testing.T, p *pool) {
+		p.place(on(ask("01", 1), "b1"))
+		p.place(on(ask("02", 1), "b1"))
+		p.do("DEL", ":arrivals")
+		p.do("SET", ":arrivals", "x")
+		if _, err := lua.Place(p.pipes.Batch(), p.store, p.root, on(ask("03", 1), "b1"), same).Wait(t.Context()); err == nil {
+			t.Fatal("no error")
+		}
+		for _, rid := range []string{"01", "02"} {
+			r := lua.ReleaseArgs{RID: rid, Attempt: 1, Replica: "a"}
+			if _, err := lua.Release(p.pipes.Batch(), p.store, p.root, r).Wait(t.Context()); err == nil {
+				t.Fatalf("no error for %s", rid)
+			}
+		}
+		p.waits("02")
+		p.held("b1", 1)
+		if w := p.hash(":waiting:a"); len(w) != 1 {
+			t.Fatalf("waiting %v", w)
+		}
+	})
+}

@@ -22,6 +22,14 @@ var (
 	ErrInUse    = errors.New("in use")
 )
 
+// invalid is a fault in what a person gave, in words that need no prefix; it is an ErrInvalid.
+type invalid string
+
+func (e invalid) Error() string        { return string(e) }
+func (e invalid) Is(target error) bool { return target == ErrInvalid }
+
+func invalidf(format string, args ...any) error { return invalid(fmt.Sprintf(format, args...)) }
+
 // Directory makes, lists, changes and removes tenants, teams, users and keys. Their records are plain hashes that may
 // just as well be written with redis-cli: what is there is what the next admission obeys.
 //
@@ -72,11 +80,12 @@ func (d *Directory) Create(ctx context.Context, r Ref, changes Changes) (Entry, 
 	if err != nil {
 		return Entry{}, err
 	}
-	write, _, err := changes.apply(r.Kind, nil, now)
+	write, err := changes.first(r.Kind, now)
 	if err != nil {
 		return Entry{}, err
 	}
-	if err := d.makeTenant(ctx, r, now); err != nil {
+	made, err := d.makeTenant(ctx, r, now)
+	if err != nil {
 		return Entry{}, err
 	}
 	edit := editOf(r, "", lua.EditCreate)
@@ -88,7 +97,9 @@ func (d *Directory) Create(ctx context.Context, r Ref, changes Changes) (Entry, 
 	if err != nil {
 		return Entry{}, err
 	}
-	return d.Show(ctx, r)
+	entry, err := d.Show(ctx, r)
+	entry.Made = made
+	return entry, err
 }
 
 // Show reads one record, however it was made.
@@ -136,10 +147,11 @@ func (d *Directory) List(ctx context.Context, kind Kind, tenant string) ([]Entry
 	return d.read(ctx, tenant, refs, names)
 }
 
-// Set changes fields of one record; an empty value removes the field. The next admission obeys it.
+// Set changes fields of one record; an empty value removes the field. The next admission obeys it. What is set on a key
+// that was rotated is set on the one before it too, but for its end.
 func (d *Directory) Set(ctx context.Context, r Ref, changes Changes) (Entry, error) {
 	if len(changes) == 0 {
-		return Entry{}, fmt.Errorf("%w: nothing to change (known fields: %s)", ErrInvalid, strings.Join(FieldNames(r.Kind), ", "))
+		return Entry{}, invalidf("nothing to change (known fields: %s)", strings.Join(FieldNames(r.Kind), ", "))
 	}
 	entry, err := d.Show(ctx, r)
 	if err != nil {
@@ -153,17 +165,24 @@ func (d *Directory) Set(ctx context.Context, r Ref, changes Changes) (Entry, err
 	if edit.Write, edit.Remove, err = changes.apply(r.Kind, entry.Fields, now); err != nil {
 		return Entry{}, err
 	}
-	if err := d.makeOwners(ctx, entry.Tenant, changes, now); err != nil {
+	made, err := d.makeOwners(ctx, entry.Tenant, changes, now)
+	if err != nil {
 		return Entry{}, err
 	}
-	done, err := d.edit(ctx, entry.Tenant, edit)
+	edits, err := d.alsoBefore(ctx, entry, edit)
+	if err != nil {
+		return Entry{}, err
+	}
+	done, err := d.edit(ctx, entry.Tenant, edits...)
 	if err == nil && !done[0] {
 		err = fmt.Errorf("%s %w", r, ErrNotFound)
 	}
 	if err != nil {
 		return Entry{}, err
 	}
-	return d.Show(ctx, entry.Ref)
+	entry, err = d.Show(ctx, entry.Ref)
+	entry.Made = made
+	return entry, err
 }
 
 // Delete removes one record: a key is refused from the next request on. A tenant, team or user that keys still refer
@@ -185,6 +204,9 @@ func (d *Directory) Delete(ctx context.Context, r Ref, withKeys bool) error {
 				return err
 			}
 		}
+	}
+	if r.Kind == KindKey {
+		return d.deleteKey(ctx, entry)
 	}
 	if _, err := d.edit(ctx, r.Tenant, editOf(entry.Ref, entry.hash, lua.EditRemove)); err != nil {
 		return err
@@ -208,32 +230,43 @@ func (d *Directory) deleteAll(ctx context.Context, kind Kind, tenant string) err
 	return nil
 }
 
-// makeTenant makes r's tenant if it is missing and lists it.
-func (d *Directory) makeTenant(ctx context.Context, r Ref, now time.Time) error {
+// makeTenant makes r's tenant if it is missing and lists it; it returns what it made.
+func (d *Directory) makeTenant(ctx context.Context, r Ref, now time.Time) (made []Ref, err error) {
 	if r.Kind != KindTenant {
-		edit := editOf(Ref{Kind: KindTenant, Tenant: r.Tenant}, "", lua.EditEnsure)
+		t := Ref{Kind: KindTenant, Tenant: r.Tenant}
+		edit := editOf(t, "", lua.EditEnsure)
 		edit.Write = [][2]string{stamp(now)}
-		if _, err := d.edit(ctx, r.Tenant, edit); err != nil {
-			return err
+		done, err := d.edit(ctx, r.Tenant, edit)
+		if err != nil {
+			return nil, err
+		}
+		if done[0] {
+			made = []Ref{t}
 		}
 	}
-	_, err := d.store.Do(ctx, "SADD", TenantIndex(), r.Tenant)
-	return err
+	_, err = d.store.Do(ctx, "SADD", TenantIndex(), r.Tenant)
+	return made, err
 }
 
-// makeOwners makes the team and the user that a key's changes name, if they are missing.
-func (d *Directory) makeOwners(ctx context.Context, tenant string, changes Changes, now time.Time) error {
+// makeOwners makes the team and the user that a key's changes name, if they are missing; it returns what it made.
+func (d *Directory) makeOwners(ctx context.Context, tenant string, changes Changes, now time.Time) (made []Ref, err error) {
 	var edits []lua.EditArgs
+	var refs []Ref
 	for _, kind := range []Kind{KindTeam, KindUser} {
 		if id := strings.TrimSpace(changes[string(kind)]); id != "" {
 			r := Ref{Kind: kind, Tenant: tenant, ID: id}
 			edit := editOf(r, "", lua.EditEnsure)
 			edit.Write = named(r, [][2]string{stamp(now)})
-			edits = append(edits, edit)
+			edits, refs = append(edits, edit), append(refs, r)
 		}
 	}
-	_, err := d.edit(ctx, tenant, edits...)
-	return err
+	done, err := d.edit(ctx, tenant, edits...)
+	for i, did := range done {
+		if did {
+			made = append(made, refs[i])
+		}
+	}
+	return made, err
 }
 
 // file puts a record that was made by hand into its index.

@@ -13,7 +13,17 @@ import (
 type Entry struct {
 	Ref
 	Fields map[string]string // as in Redis, times in Unix milliseconds
+	Made   []Ref             // by Create, CreateKey and Set: the tenant, team and user made with it because they were missing
 	hash   string            // of a key
+	before bool              // of a key that was rotated: another record of the same id took its place
+}
+
+// RedisKey is the name of the hash.
+func (e Entry) RedisKey() string { return recordName(e.Ref, e.hash) }
+
+// Expired reports whether a key has ended by then.
+func (e Entry) Expired(now time.Time) bool {
+	return !e.ExpiresAt().IsZero() && !now.Before(e.ExpiresAt())
 }
 
 // CreatedAt is when the record was made; zero when it does not say.
@@ -26,6 +36,9 @@ func (e Entry) ExpiresAt() time.Time { return readMillis(e.Fields["expires_at"])
 // the record; a field of an unknown name has no effect.
 func (e Entry) Faults() []string {
 	var faults []string
+	if e.Kind == KindKey && e.Fields["id"] == "" {
+		faults = append(faults, "id: missing: every request with this key is refused")
+	}
 	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
 		f, ok := fieldOf(e.Kind, name)
 		switch value := e.Fields[name]; {

@@ -58,6 +58,7 @@ var recordFields = []recordField{
 	{name: "isolate_prefix", check: timeless(checkFlag), shape: asFlag},
 	{name: "expires_at", kinds: "key", check: checkMoment, shape: asMoment},
 	{name: "created_at", fixed: true, shape: asMoment},
+	{name: "previous", kinds: "key", fixed: true},
 }
 
 // FieldNames lists what may be set on records of a kind.
@@ -112,6 +113,21 @@ func (c Changes) apply(kind Kind, old map[string]string, now time.Time) (write [
 	return write, remove, joinFaults(faults)
 }
 
+// first is apply for a new record: there an empty value is a slip, not a wish.
+func (c Changes) first(kind Kind, now time.Time) ([][2]string, error) {
+	var faults []error
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		if strings.TrimSpace(c[name]) == "" {
+			faults = append(faults, fmt.Errorf("%s is empty (leave it out for none)", name))
+		}
+	}
+	if err := joinFaults(faults); err != nil {
+		return nil, err
+	}
+	write, _, err := c.apply(kind, nil, now)
+	return write, err
+}
+
 // joinFaults is one line of text: these errors end up on a terminal.
 func joinFaults(faults []error) error {
 	var texts []string
@@ -123,7 +139,7 @@ func joinFaults(faults []error) error {
 	if len(texts) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrInvalid, strings.Join(texts, "; "))
+	return invalid(strings.Join(texts, "; "))
 }
 
 func checkField(kind Kind, name, value string, now time.Time) (string, error) {
@@ -155,14 +171,14 @@ func (c Changes) withBudget() (Changes, error) {
 	delete(c, "budget")
 	for _, name := range []string{"budget_usd", "period", "budgets"} {
 		if _, twice := c[name]; twice {
-			return nil, fmt.Errorf("%w: budget and %s exclude each other", ErrInvalid, name)
+			return nil, invalidf("budget and %s exclude each other", name)
 		}
 		c[name] = ""
 	}
 	list := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	for _, item := range list {
 		if _, err := checkBudgets(item); err != nil {
-			return nil, fmt.Errorf("%w: budget %q: %w", ErrInvalid, item, err)
+			return nil, invalidf("budget %q: %s", item, err)
 		}
 	}
 	if len(list) > 0 {
@@ -292,20 +308,32 @@ func checkList(value string, most int, form *regexp.Regexp, what string) (string
 	return strings.Join(items, ","), nil
 }
 
-// checkMoment takes a moment (RFC 3339, or milliseconds since 1970 as stored) or a length of time from now on.
+// checkMoment takes a moment to come (RFC 3339, a date, whose end in UTC is meant, or milliseconds since 1970 as stored)
+// or a length of time from now on.
 func checkMoment(value string, now time.Time) (string, error) {
-	t, err := time.Parse(time.RFC3339, value)
+	t, err := parseMoment(value)
 	if err != nil {
-		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms > 0 {
-			return strconv.FormatInt(ms, 10), nil
-		}
 		length, err := parseLength(value)
 		if err != nil {
-			return "", errors.New("want a length as in 720h or 30d, or a time as in 2026-12-31T00:00:00Z")
+			return "", errors.New("want a length as in 720h or 30d, a time as in 2026-12-31T00:00:00Z, or the last day as in 2026-12-31")
 		}
 		t = now.Add(length)
 	}
+	if !t.After(now) {
+		return "", errors.New("is in the past")
+	}
 	return strconv.FormatInt(t.UnixMilli(), 10), nil
+}
+
+// parseMoment reads the forms of checkMoment that are no length.
+func parseMoment(value string) (time.Time, error) {
+	if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms > 0 {
+		return time.UnixMilli(ms).UTC(), nil
+	}
+	if day, err := time.Parse(time.DateOnly, value); err == nil {
+		return day.AddDate(0, 0, 1), nil
+	}
+	return time.Parse(time.RFC3339, value)
 }
 
 // parseLength is time.ParseDuration with whole days ("30d"); it must be positive.
@@ -329,13 +357,13 @@ var tenantForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 // checkRef judges the names in r.
 func checkRef(r Ref) error {
 	if !tenantForm.MatchString(r.Tenant) {
-		return fmt.Errorf("%w: tenant %q: want 1 to 63 of a-z, 0-9, _ and -, the first a letter or digit", ErrInvalid, r.Tenant)
+		return invalidf("tenant %q: want 1 to 63 of a-z, 0-9, _ and -, the first a letter or digit", r.Tenant)
 	}
 	if r.Kind == KindTenant {
 		return nil
 	}
 	if _, err := checkText(r.ID); err != nil {
-		return fmt.Errorf("%w: %s %q: %w", ErrInvalid, r.Kind, r.ID, err)
+		return invalidf("%s %q: %s", r.Kind, r.ID, err)
 	}
 	return nil
 }

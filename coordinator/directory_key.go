@@ -26,34 +26,53 @@ func (d *Directory) CreateKey(ctx context.Context, tenant string, changes Change
 	if err != nil {
 		return Entry{}, "", err
 	}
-	write, _, err := changes.apply(KindKey, nil, now)
+	write, err := changes.first(KindKey, now)
 	if err != nil {
 		return Entry{}, "", err
 	}
-	r := Ref{Kind: KindKey, Tenant: tenant, ID: "key_" + newULID(now)}
-	if err := d.makeTenant(ctx, r, now); err != nil {
-		return Entry{}, "", err
-	}
-	if err := d.makeOwners(ctx, tenant, changes, now); err != nil {
-		return Entry{}, "", err
-	}
 	secret := newSecret(tenant)
-	hash := HashKey(secret)
-	edit := editOf(r, hash, lua.EditCreate)
-	edit.Write = append([][2]string{{"id", r.ID}}, append(write, stamp(now))...)
-	done, err := d.edit(ctx, tenant, edit)
-	if err == nil && !done[0] {
-		err = fmt.Errorf("%s %w", r, ErrExists)
-	}
+	r := Ref{Kind: KindKey, Tenant: tenant, ID: "key_" + newULID(now)}
+	write = append([][2]string{{"id", r.ID}}, append(write, stamp(now))...)
+	entry, err := d.writeKey(ctx, newKey{r, HashKey(secret), write, changes}, now)
 	if err != nil {
 		return Entry{}, "", err
 	}
 	// From here on nothing may fail: the secret cannot be shown again.
-	entry := Entry{Ref: r, Fields: map[string]string{}, hash: hash}
-	for _, f := range edit.Write {
+	return entry, secret, nil
+}
+
+// newKey is a key's record before it is written.
+type newKey struct {
+	Ref
+	hash   string
+	write  [][2]string // all its fields
+	owners Changes     // may name a team and a user
+}
+
+// writeKey makes the record, and its tenant, team and user where they are missing.
+func (d *Directory) writeKey(ctx context.Context, k newKey, now time.Time) (Entry, error) {
+	made, err := d.makeTenant(ctx, k.Ref, now)
+	if err != nil {
+		return Entry{}, err
+	}
+	owners, err := d.makeOwners(ctx, k.Tenant, k.owners, now)
+	if err != nil {
+		return Entry{}, err
+	}
+	edit := editOf(k.Ref, k.hash, lua.EditCreate)
+	edit.Write = k.write
+	done, err := d.edit(ctx, k.Tenant, edit)
+	if err == nil && !done[0] {
+		err = fmt.Errorf("%s %w", k.Ref, ErrExists)
+	}
+	if err != nil {
+		return Entry{}, err
+	}
+	entry := Entry{Ref: k.Ref, Fields: map[string]string{}, Made: append(made, owners...), hash: k.hash}
+	for _, f := range k.write {
 		entry.Fields[f[0]] = f[1]
 	}
-	return entry, secret, nil
+	return entry, nil
 }
 
 // HashKey is the name under which a key's record stands: the SHA-256 of the whole key as sent, in hex.
@@ -103,7 +122,7 @@ func (d *Directory) findKey(ctx context.Context, r Ref) (Entry, error) {
 			return Entry{}, err
 		}
 		if len(entries) == 1 {
-			return entries[0], nil
+			return entries[0].underItsID(), nil
 		}
 	}
 	for _, look := range []func(context.Context, string) ([]Entry, error){d.listKeys, d.scanKeys} {
@@ -122,6 +141,9 @@ func (d *Directory) findKey(ctx context.Context, r Ref) (Entry, error) {
 func pickKey(r Ref, entries []Entry) (Entry, error) {
 	var named []Entry
 	for _, e := range entries {
+		if e.before {
+			continue
+		}
 		if e.ID == r.ID {
 			return e, nil
 		}
@@ -139,8 +161,8 @@ func pickKey(r Ref, entries []Entry) (Entry, error) {
 	for i, e := range named {
 		ids[i] = e.ID
 	}
-	return Entry{}, fmt.Errorf("%w: %d keys of tenant %q are named %q: use the id (%s)",
-		ErrInvalid, len(named), r.Tenant, r.ID, strings.Join(ids, ", "))
+	return Entry{}, invalidf("%d keys of tenant %q are named %q: use the id (%s)",
+		len(named), r.Tenant, r.ID, strings.Join(ids, ", "))
 }
 
 func (d *Directory) listKeys(ctx context.Context, tenant string) ([]Entry, error) {
@@ -157,7 +179,42 @@ func (d *Directory) listKeys(ctx context.Context, tenant string) ([]Entry, error
 		refs = append(refs, Ref{Kind: KindKey, Tenant: tenant, ID: id})
 		names = append(names, KeyRecord(tenant, index[id]))
 	}
-	return d.read(ctx, tenant, refs, names)
+	entries, err := d.read(ctx, tenant, refs, names)
+	if err != nil {
+		return nil, err
+	}
+	return d.refile(ctx, tenant, entries)
+}
+
+// refile mends the index where a record got its id by hand after it was listed, and returns each record once.
+func (d *Directory) refile(ctx context.Context, tenant string, entries []Entry) ([]Entry, error) {
+	seen := map[string]bool{}
+	kept := entries[:0]
+	for _, e := range entries {
+		if right := e.underItsID(); right.ID != e.ID {
+			if err := d.file(ctx, right.Ref, right.hash); err != nil {
+				return nil, err
+			}
+			if _, err := d.store.Do(ctx, "HDEL", KeyIndex(tenant), e.ID); err != nil {
+				return nil, err
+			}
+			e = right
+		}
+		if !seen[e.hash] {
+			seen[e.hash] = true
+			kept = append(kept, e)
+		}
+	}
+	slices.SortFunc(kept, func(a, b Entry) int { return strings.Compare(a.ID, b.ID) })
+	return kept, nil
+}
+
+// underItsID is the entry by the id its record says, where that says one.
+func (e Entry) underItsID() Entry {
+	if id := e.Fields["id"]; id != "" {
+		e.ID = id
+	}
+	return e
 }
 
 // scanKeys finds every key record of the tenant and lists those that have an id. One without an id goes by the first
@@ -171,11 +228,18 @@ func (d *Directory) scanKeys(ctx context.Context, tenant string) ([]Entry, error
 	if err != nil {
 		return nil, err
 	}
+	replaced := map[string]bool{}
+	for _, e := range entries {
+		replaced[e.Fields["previous"]] = true
+	}
 	for i := range entries {
 		e := &entries[i]
 		e.Ref = Ref{Kind: KindKey, Tenant: tenant, ID: e.Fields["id"]}
 		if e.ID == "" {
 			e.ID = e.hash[:min(12, len(e.hash))]
+		}
+		if e.before = replaced[e.hash]; e.before {
+			continue // the id is that of the key that took its place
 		}
 		if err := d.file(ctx, e.Ref, e.hash); err != nil {
 			return nil, err
@@ -215,11 +279,20 @@ func (d *Directory) deleteKeysOf(ctx context.Context, r Ref, withKeys bool) erro
 		return fmt.Errorf("%s is %w: %d keys refer to it, %s is the first", r, ErrInUse, len(entries), entries[0].ID)
 	}
 	for _, e := range entries {
-		if _, err := d.edit(ctx, r.Tenant, editOf(e.Ref, e.hash, lua.EditRemove)); err != nil {
+		if err := d.removeKey(ctx, e); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// removeKey removes one record of a key, its line in the index and its alias.
+func (d *Directory) removeKey(ctx context.Context, e Entry) error {
+	if _, err := d.edit(ctx, e.Tenant, editOf(e.Ref, e.hash, lua.EditRemove)); err != nil {
+		return err
+	}
+	_, err := d.store.Do(ctx, "DEL", Alias(e.hash))
+	return err
 }
 
 // secretLength is the number of base62 characters of a secret: 238 bits.

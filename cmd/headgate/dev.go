@@ -61,8 +61,9 @@ type instance struct {
 
 func (s surroundings) dev() *cobra.Command {
 	return &cobra.Command{
-		Use:   "dev",
-		Short: "Run everything on this machine, with nothing installed",
+		DisableFlagsInUseLine: true,
+		Use:                   "dev",
+		Short:                 "Run everything on this machine, with nothing installed",
 		Long: `Runs a replica with an embedded store, two simulated engines, one priced model, one tenant and one key, for whatever
 the environment does not set: with HG_REDIS_URL it uses that Redis, with HG_BACKENDS or HG_CONSUL_ADDR those engines,
 with HG_CATALOG those models. It prints the key, two curl lines that work as they stand, and each request's usage record.`,

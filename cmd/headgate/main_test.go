@@ -75,6 +75,13 @@ func TestBadInputIsOneLine(t *testing.T) {
 		{[]string{redis}, "keys create --tenant Acme", 2, `tenant "Acme"`},
 		{[]string{redis}, "tenants create acme --budget 50", 2, "50/month"},
 		{[]string{redis}, "tenants create acme rmp=5", 2, `no field "rmp" (known: name, disabled, rpm,`},
+		{[]string{redis}, "keys create --tenant acme --expires 2020-01-01", 2, `headgate: expires_at "2020-01-01": is in the past`},
+		{[]string{redis}, "keys create --tenant acme rpm=", 2, "headgate: rpm is empty (leave it out for none)"},
+		{[]string{redis}, "keys create --tenant acme --disabled false", 2, "for a flag --disabled=false"},
+		{[]string{redis}, "keys create --tenant acme ci2", 2, "a key's name is given as --name ci2"},
+		{nil, "help bogus", 2, `no command "bogus"`},
+		{nil, "keys rotate", 2, "want headgate keys rotate <id>"},
+		{nil, "keys import", 2, "keys import needs --from"},
 		{[]string{redis}, "tenants create acme rpm", 2, "want field=value"},
 		{[]string{redis}, "tenants create acme --rpm 5 rpm=6", 2, "rpm is given twice"},
 	} {
@@ -86,6 +93,9 @@ func TestBadInputIsOneLine(t *testing.T) {
 		if status != c.status || !strings.Contains(diag, c.want) || strings.Count(diag, "\n") != 1 || out != "" {
 			t.Errorf("%v headgate %s: status %d, stdout %q, stderr %q; want %d, one line with %q", c.env, c.args, status, out, diag, c.status, c.want)
 		}
+		if strings.Contains(diag, "invalid:") {
+			t.Errorf("headgate %s: a prefix that says nothing: %s", c.args, diag)
+		}
 		if strings.Contains(diag, "s3cret") {
 			t.Errorf("headgate %s shows a password: %s", c.args, diag)
 		}
@@ -95,7 +105,7 @@ func TestBadInputIsOneLine(t *testing.T) {
 // TestHelpHasExamples: each command explains itself and shows a line.
 func TestHelpHasExamples(t *testing.T) {
 	var lines []string
-	for _, c := range []string{"", "dev", "serve", "sim"} {
+	for _, c := range []string{"", "dev", "serve", "sim", "ready", "keys rotate", "keys import"} {
 		lines = append(lines, c+" --help")
 	}
 	for _, kind := range []string{"tenants", "teams", "users", "keys"} {
@@ -107,6 +117,12 @@ func TestHelpHasExamples(t *testing.T) {
 		if out := must(t, nil, strings.Fields(line)...); !strings.Contains(out, "Examples:\n  headgate") && !strings.Contains(out, "Examples:\n  HG_") {
 			t.Errorf("headgate %s: no example:\n%s", line, out)
 		}
+	}
+	if version, flag := must(t, nil, "version"), must(t, nil, "--version"); version != flag {
+		t.Errorf("--version: %q", flag)
+	}
+	if out := must(t, nil, "help", "keys", "rotate"); !strings.Contains(out, "headgate keys rotate <id>") || strings.Contains(out, "[flags]") {
+		t.Errorf("help keys rotate: %s", out)
 	}
 	if out := must(t, nil, "version"); !regexp.MustCompile(`^headgate \S+ .*go1\.\d+`).MatchString(out) {
 		t.Errorf("version: %q", out)

@@ -32,7 +32,7 @@ func (p *policyFlags) add(c *cobra.Command, kind coordinator.Kind) {
 	if kind == coordinator.KindKey {
 		text("team", "team", "team the key belongs to; made if it is missing")
 		text("user", "user", "user the key belongs to; made if it is missing")
-		text("expires", "expires_at", "when it ends: a length as 720h or 30d, or a time as 2026-12-31T00:00:00Z")
+		text("expires", "expires_at", "when it ends: a length as 720h or 30d, a time as 2026-12-31T00:00:00Z, or its last day (UTC) as 2026-12-31")
 	}
 }
 
@@ -59,7 +59,10 @@ func (p *policyFlags) changes(c *cobra.Command, args []string) (coordinator.Chan
 	})
 	for _, arg := range args {
 		field, value, ok := strings.Cut(arg, "=")
-		if !ok {
+		switch {
+		case !ok && (arg == "true" || arg == "false"):
+			return nil, usagef("%q: want field=value, and for a flag --disabled=%s", arg, arg)
+		case !ok:
 			return nil, usagef("%q: want field=value", arg)
 		}
 		if before, twice := changes[field]; twice {

@@ -20,8 +20,9 @@ const readyTimeout = 3 * time.Second
 
 func (s surroundings) ready() *cobra.Command {
 	return &cobra.Command{
-		Use:   "ready",
-		Short: "Say whether the replica on this machine is ready (for health checks)",
+		DisableFlagsInUseLine: true,
+		Use:                   "ready",
+		Short:                 "Say whether the replica on this machine is ready (for health checks)",
 		Long: `Asks /readyz on the port of HG_ADMIN_LISTEN, on this machine. Exit status 0: ready. 1: not ready, with the reasons, or
 nothing answers. Meant as the health check of containers, whose image has no other program.`,
 		Example: "  headgate ready\n  HG_ADMIN_LISTEN=127.0.0.1:9091 headgate ready",

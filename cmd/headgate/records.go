@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -29,6 +28,9 @@ func (s surroundings) records(kind coordinator.Kind) *cobra.Command {
 	asGroup(group)
 	new := func() *recordCommand { return &recordCommand{surroundings: s, kind: kind} }
 	group.AddCommand(new().create(), new().list(), new().show(), new().set(), new().remove())
+	if kind == coordinator.KindKey {
+		group.AddCommand(new().rotate(), new().importKeys())
+	}
 	return group
 }
 
@@ -39,17 +41,27 @@ func longHelp(kind coordinator.Kind) string {
 		coordinator.KindUser:   "hg:{t:<tenant>}:user:<id>",
 		coordinator.KindKey:    "hg:{t:<tenant>}:key:<SHA-256 of the key>",
 	}[kind]
+	more := ""
+	if kind == coordinator.KindKey {
+		more = `
+A key may be named by its id, its name or its secret. A key made by hand needs the field id, and to have the form
+sk-<tenant>-<32 or more of A-Z a-z 0-9>; keys import takes keys of any form.`
+	}
 	return fmt.Sprintf(`A %s is a plain Redis hash, %s, in the Redis of HG_REDIS_URL. Changes act on the next request, also
 those made with redis-cli. Fields that may be set: %s.
-An absent limit limits nothing; 0 allows nothing.`, kind, where, strings.Join(coordinator.FieldNames(kind), ", "))
+An absent limit limits nothing; 0 allows nothing.%s`, kind, where, strings.Join(coordinator.FieldNames(kind), ", "), more)
 }
 
 // command is a cobra command with the flags all record commands have.
 func (r *recordCommand) command(use, short, example string) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Example: strings.TrimRight(example, "\n")}
+	c := &cobra.Command{Use: use, Short: short, Example: strings.TrimRight(example, "\n"), DisableFlagsInUseLine: true}
 	c.Flags().BoolVar(&r.json, "json", false, "print JSON")
 	if r.kind != coordinator.KindTenant {
-		c.Flags().StringVar(&r.tenant, "tenant", "", "tenant it belongs to")
+		usage := "tenant it belongs to"
+		if strings.HasPrefix(use, "create") {
+			usage += "; made, without limits, if it is missing"
+		}
+		c.Flags().StringVar(&r.tenant, "tenant", "", usage)
 	}
 	return c
 }
@@ -93,28 +105,29 @@ func (r *recordCommand) change(c *cobra.Command, args []string, apply changeFunc
 		if err != nil {
 			return err
 		}
+		r.tellMade(entry)
 		fmt.Fprintf(r.stderr, "%s %s\n", entry.Ref, done)
 		return r.print(entry)
 	})
 }
 
-// createdKey is what scripts read from keys create --json.
-type createdKey struct {
-	ID        string `json:"id"`
-	Key       string `json:"key"`
-	Tenant    string `json:"tenant"`
-	Team      string `json:"team"`
-	Name      string `json:"name"`
-	CreatedAt string `json:"created_at"`
+// tellMade names what came into being beside the record: a tenant of a mistyped name limits nothing.
+func (r *recordCommand) tellMade(entry coordinator.Entry) {
+	for _, made := range entry.Made {
+		fmt.Fprintf(r.stderr, "%s made (no limits)\n", made)
+	}
 }
 
 func (r *recordCommand) createKey() *cobra.Command {
-	c := r.command("create --tenant <tenant>", "Create a key and print it, once", r.example("create"))
+	c := r.command("create --tenant <tenant> [flags] [field=value …]", "Create a key and print it, once", r.example("create"))
 	r.policy.add(c, r.kind)
 	c.Args = arguments(0, -1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if r.tenant == "" {
 			return usagef("keys create needs --tenant")
+		}
+		if len(args) == 1 && !strings.Contains(args[0], "=") && args[0] != "true" && args[0] != "false" {
+			return usagef("%q: a key's name is given as --name %s", args[0], args[0])
 		}
 		changes, err := r.policy.changes(c, args)
 		if err != nil {
@@ -125,9 +138,9 @@ func (r *recordCommand) createKey() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			r.tellMade(entry)
 			if r.json {
-				return json.NewEncoder(r.stdout).Encode(createdKey{entry.ID, key, entry.Tenant, entry.Fields["team"],
-					entry.Fields["name"], coordinator.FormatTime(entry.CreatedAt())})
+				return r.printCreated(entry, key)
 			}
 			fmt.Fprintf(r.stderr, "%s created for tenant %s; the key is shown only now:\n", entry.ID, entry.Tenant)
 			_, err = fmt.Fprintln(r.stdout, key) // M2
@@ -204,7 +217,11 @@ func (r *recordCommand) show() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return r.print(entry)
+			spent, err := d.Spent(ctx, entry)
+			if err != nil {
+				return err
+			}
+			return r.printShown(entry, spent)
 		})
 	}
 	return c
@@ -230,10 +247,14 @@ func (r *recordCommand) remove() *cobra.Command {
 			if errors.Is(err, coordinator.ErrInUse) {
 				return fmt.Errorf("%w (--keys deletes them too)", err)
 			}
-			if err == nil {
-				fmt.Fprintf(r.stderr, "%s deleted\n", ref)
+			if err != nil {
+				return err
 			}
-			return err
+			fmt.Fprintf(r.stderr, "%s deleted\n", ref)
+			if r.json {
+				return encode(r, map[string]any{"deleted": true, "kind": ref.Kind, "tenant": ref.Tenant, "id": ref.ID})
+			}
+			return nil
 		})
 	}
 	return c
@@ -244,6 +265,9 @@ func (r *recordCommand) ref(ctx context.Context, d *coordinator.Directory, id st
 	switch {
 	case r.kind == coordinator.KindTenant:
 		return coordinator.Ref{Kind: r.kind, Tenant: id}, nil
+	case r.kind == coordinator.KindKey && coordinator.LooksSecret(id):
+		entry, err := d.FindSecret(ctx, id)
+		return entry.Ref, err
 	case r.tenant != "":
 		return coordinator.Ref{Kind: r.kind, Tenant: r.tenant, ID: id}, nil
 	case r.kind != coordinator.KindKey:

@@ -21,8 +21,9 @@ import (
 
 func (s surroundings) serve() *cobra.Command {
 	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run one replica",
+		DisableFlagsInUseLine: true,
+		Use:                   "serve",
+		Short:                 "Run one replica",
 		Long: `Runs one replica of the gateway until SIGTERM or SIGINT. On the signal /readyz answers 503 at once, requests are served
 for HG_NOTICE_TIME, then running ones get HG_DRAIN_TIME to end; a second signal cuts and bills what runs, exit status 1.
 SIGHUP opens the usage log anew (rename the file first) and reads the models file again.

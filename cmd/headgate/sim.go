@@ -32,8 +32,9 @@ const simDrain = 10 * time.Second
 func (s surroundings) sim() *cobra.Command {
 	f := simFlags{}
 	c := &cobra.Command{
-		Use:   "sim",
-		Short: "Run a simulated engine",
+		DisableFlagsInUseLine: true,
+		Use:                   "sim [flags]",
+		Short:                 "Run a simulated engine",
 		Long: `A simulated vLLM engine: it computes nothing, but takes the time a real one would (prefill by uncached tokens, decode
 by batch, prefix blocks, slots) and answers like one. With --consul it is registered there, with a health check, until
 it ends.`,

@@ -50,9 +50,10 @@ func (b buildFacts) String() string {
 
 func (s surroundings) version() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Say which headgate this is",
-		Args:  arguments(0, 0),
+		DisableFlagsInUseLine: true,
+		Use:                   "version",
+		Short:                 "Say which headgate this is",
+		Args:                  arguments(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(s.stdout, thisBuild())
 			return err

@@ -197,13 +197,23 @@ func TestPrefixGenerationIsFull(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, pipeline.StoreConfig{URL: lab.Redis(t).URL()}) // its own: filling takes a while
 	p.place(long("01", "p1"))
-	fill := pipeline.NewScript("fill", "for i = ARGV[2], ARGV[3] do redis.call('HSET', KEYS[1] .. ':prefix:1:' .. ARGV[1], i, '') end")
-	const part = 33_333
-	for i := range 30 { // 999,990
-		args := []string{fmt.Sprint(i % 2), fmt.Sprint(i * part), fmt.Sprint((i+1)*part - 1)}
+	fill := pipeline.NewScript("fill", `local fields = {}
+for i = ARGV[2], ARGV[3] do
+  fields[#fields + 1], fields[#fields + 2] = i, ''
+  if #fields == 2000 or i == tonumber(ARGV[3]) then
+    redis.call('HSET', KEYS[1] .. ':prefix:1:' .. ARGV[1], unpack(fields))
+    fields = {}
+  end
+end`)
+	put := func(bucket, from, to int) {
+		args := []string{fmt.Sprint(bucket), fmt.Sprint(from), fmt.Sprint(to)}
 		wait(p, pipeline.Declare(p.pipes.Batch(), pipeline.Command{Store: p.store, Script: fill, Key: p.root, Args: args}, nothing))
 	}
-	wait(p, pipeline.Declare(p.pipes.Batch(), pipeline.Command{Store: p.store, Script: fill, Key: p.root, Args: []string{"5", "1", "8"}}, nothing))
+	const part = 9_999
+	for i := range 100 { // 999,900
+		put(i%2, i*part, (i+1)*part-1)
+	}
+	put(5, 1, 98)
 	p.clock()
 	if got := p.field(":turns", "generation"); got != "1" {
 		t.Fatalf("generation %s with 999,999 entries", got)

@@ -11,90 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// oracle is the ledger in Go, as plainly as it can be said.
-type oracle struct {
-	rpm, parallel, budget map[string]int64 // by scope; absent: no limit
-	cells                 map[string]map[int64]*cell
-	open                  map[string]*reserved
-	charged               map[string]int64 // by rid, what the last record of it must say
-	keyScopes             map[string][]string
-}
-
-type cell struct{ n, at int64 }
-
-type reserved struct {
-	settle         SettleArgs
-	scopes         []string
-	second         int64
-	hold, deadline int64
-	state          byte // o, x
-	rid            string
-}
-
-func (m *oracle) running(scope string) (n int64) {
-	for _, r := range m.open {
-		if r.state == 'o' && has(r.scopes, scope) {
-			n++
-		}
-	}
-	return n
-}
-
-func (m *oracle) reservedBy(scope string) (n int64) {
-	for _, r := range m.open {
-		if r.state == 'o' && has(r.scopes, scope) {
-			n += r.hold
-		}
-	}
-	return n
-}
-
-func (m *oracle) spentBy(scope string, scopesOf map[string][]string) (n int64) {
-	for rid, cost := range m.charged {
-		if has(scopesOf[rid], scope) {
-			n += cost
-		}
-	}
-	return n
-}
-
-func has(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
-}
-
-// verdict is what a request that holds `hold` must be told at now.
-func (m *oracle) verdict(scopes []string, hold, now int64, scopesOf map[string][]string) int64 {
-	for _, s := range scopes {
-		var n int64
-		for _, c := range m.cells[s] {
-			if c.at+60000 > now {
-				n += c.n
-			}
-		}
-		if limit, ok := m.rpm[s]; ok && n >= limit {
-			return 7
-		}
-	}
-	for _, s := range scopes {
-		if limit, ok := m.parallel[s]; ok && m.running(s) >= limit {
-			return 9
-		}
-	}
-	for _, s := range scopes {
-		if limit, ok := m.budget[s]; ok && m.spentBy(s, scopesOf)+m.reservedBy(s)+hold > limit {
-			return 11
-		}
-	}
-	return 1
-}
-
-// Random admissions, settlements, repeats, lost replies, deaths, renewals and clock steps: every decision is the oracle's,
-// no limit and no budget is ever passed, the counters are the sums of the records, and nothing is open at the end.
+// Random admissions, top-ups, settlements, repeats, lost replies, deaths, renewals and clock steps: every decision is the
+// oracle's, no limit and no budget is ever passed, the counters are the sums of the records, and nothing is open at the end.
 func TestLedgerAgainstAModel(t *testing.T) {
 	t.Parallel()
 	server := lab.SharedRedis(t)
@@ -102,209 +20,264 @@ func TestLedgerAgainstAModel(t *testing.T) {
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		runs++
-		b := &book{T: t, store: base.store, root: fmt.Sprintf("%s-%d}", base.root[:len(base.root)-1], runs), now: start}
-		play(rt, b)
+		g := &game{T: rt, b: &book{T: t, store: base.store, root: fmt.Sprintf("%s-%d}", base.root[:len(base.root)-1], runs), now: start}}
+		g.play()
 	})
 }
 
-func play(rt *rapid.T, b *book) {
-	tenant, team := "tenant:"+b.tenant(), "team:a"
-	m := &oracle{rpm: map[string]int64{}, parallel: map[string]int64{}, budget: map[string]int64{}, cells: map[string]map[int64]*cell{},
-		open: map[string]*reserved{}, charged: map[string]int64{},
-		keyScopes: map[string][]string{"k1": {"key:k1", team, tenant}, "k2": {"key:k2", tenant}}}
-	scopesOf := map[string][]string{}
-	b.hset(":key:k1", "id", "k1", "team", "a")
-	b.hset(":key:k2", "id", "k2")
-	b.hset(":team:a", "created_at", "0")
-	b.hset("", "created_at", "0")
-	for scope, suffix := range map[string]string{"key:k1": ":key:k1", "key:k2": ":key:k2", team: ":team:a", tenant: ""} {
-		m.cells[scope] = map[int64]*cell{}
-		for name, limits := range map[string]map[string]int64{"rpm": m.rpm, "parallel": m.parallel, "budget_usd": m.budget} {
-			if rapid.IntRange(0, 2).Draw(rt, scope+name) > 0 {
-				n := rapid.Int64Range(0, 12).Draw(rt, scope+name+"=")
-				text := decimal(n)
-				if name == "budget_usd" {
-					n *= 10
-					text = fmt.Sprintf("0.%09d", n)
+// game is one run: the ledger under test, and the oracle beside it.
+type game struct {
+	*rapid.T
+	b       *book
+	m       *oracle
+	asks    map[string][]string // the scopes of each kind of request
+	settled []SettleArgs
+	made    []AdmitArgs
+}
+
+// setUp draws limits for every scope.
+func (g *game) setUp() {
+	tenant := "tenant:" + g.b.tenant()
+	g.m = &oracle{rpm: map[string]int64{}, tpm: map[string]int64{}, parallel: map[string]int64{}, budget: map[string]int64{},
+		minutes: map[string]*minute{}, open: map[string]*reserved{}, charged: map[string]int64{}, scopesOf: map[string][]string{}}
+	g.asks = map[string][]string{"k1": {"key:k1", "team:a", tenant}, "k2": {"key:k2", "user:u", tenant},
+		"k1 tagged": {"key:k1", "team:a", tenant, "enduser:e", "tag:x"}}
+	g.b.hset(":key:k1", "id", "k1", "team", "a")
+	g.b.hset(":key:k2", "id", "k2", "user", "u")
+	for _, s := range []struct{ scope, suffix string }{{"key:k1", ":key:k1"}, {"key:k2", ":key:k2"}, {"team:a", ":team:a"}, {"user:u", ":user:u"},
+		{tenant, ""}, {"enduser:e", ":enduser:e"}, {"tag:x", ":tag:x"}} {
+		g.b.hset(s.suffix, "created_at", "0")
+		for _, limit := range []struct {
+			field string
+			most  int64
+			in    map[string]int64
+		}{{"rpm", 12, g.m.rpm}, {"tpm", 90, g.m.tpm}, {"parallel", 9, g.m.parallel}, {"budget_usd", 120, g.m.budget}} {
+			if rapid.IntRange(0, 3).Draw(g.T, s.scope+limit.field) == 0 {
+				continue
+			}
+			n := rapid.Int64Range(limit.most/4, limit.most).Draw(g.T, s.scope+limit.field+"=")
+			limit.in[s.scope] = n
+			text := decimal(n)
+			if limit.field == "budget_usd" {
+				text = fmt.Sprintf("0.%09d", n)
+			}
+			g.b.hset(s.suffix, limit.field, text)
+		}
+	}
+}
+
+// pick draws one of the reservations in a state, nil if there is none.
+func (g *game) pick(state byte) *reserved {
+	var rids []string
+	for rid, r := range g.m.open {
+		if r.state == state {
+			rids = append(rids, rid)
+		}
+	}
+	if len(rids) == 0 {
+		return nil
+	}
+	sort.Strings(rids)
+	return g.m.open[rapid.SampledFrom(rids).Draw(g.T, "rid")]
+}
+
+func (g *game) admit() {
+	kind := rapid.SampledFrom([]string{"k1", "k2", "k1 tagged"}).Draw(g.T, "ask")
+	a := g.b.args(key(kind[:2]), tokens(rapid.Int64Range(1, 9).Draw(g.T, "prompt"), rapid.SampledFrom([]int64{0, 3, 20}).Draw(g.T, "cap"),
+		rapid.Int64Range(1, 9).Draw(g.T, "usual")), hold(rapid.Int64Range(0, 12).Draw(g.T, "hold")))
+	if kind != kind[:2] {
+		a.EndUser, a.Tags = "e", "nobody,x"
+	}
+	if rapid.Bool().Draw(g.T, "stream") {
+		a.Tranche = Tranche{Bound: rapid.Int64Range(1, 40).Draw(g.T, "bound"), PricePico: rapid.SampledFrom([]int64{0, 300, 1000, 2500}).Draw(g.T, "price"),
+			Least: rapid.Int64Range(0, 5).Draw(g.T, "least")}
+	}
+	a.Label = ClaimText(fmt.Sprintf(`"rid":%q`, a.RID))
+	for i, r := range g.m.lapsed(g.b.now) {
+		if i < 2 {
+			g.m.lapse(r)
+		}
+	}
+	want, held := g.m.verdict(g.asks[kind], a, g.b.now)
+	r, err := g.b.tryAdmit(a)
+	if err != nil || r.Verdict != want {
+		g.Fatalf("admit: verdict %d by %s, want %d (%v)", r.Verdict, r.Scope, want, err)
+	}
+	if want != 1 {
+		if (want == 7 || want == 8) && (r.ResetMS < 0 || r.ResetMS > 60000 || r.ResetMS == 0 && want == 7 && r.Limit > 0) {
+			g.Fatalf("reset %d", r.ResetMS)
+		}
+		return
+	}
+	o := g.m.reserve(g.asks[kind], a, held, g.b.now)
+	o.settle = SettleArgs{RID: a.RID, Claim: r.Claim}
+	if r.HeldTokens != o.tokens || r.HeldNUSD != o.hold || r.HeldOutput != o.out {
+		g.Fatalf("holds %d tokens, %d, %d of output; want %d, %d, %d", r.HeldTokens, r.HeldNUSD, r.HeldOutput, o.tokens, o.hold, o.out)
+	}
+	g.made = append(g.made, a)
+}
+
+// repeatAdmit sends an admission once more, as if its reply had been lost.
+func (g *game) repeatAdmit() {
+	if len(g.made) == 0 {
+		return
+	}
+	a := rapid.SampledFrom(g.made).Draw(g.T, "again")
+	a.nowMS = g.b.now
+	for i, r := range g.m.lapsed(g.b.now) {
+		if i < 2 {
+			g.m.lapse(r)
+		}
+	}
+	want := int64(13)
+	if o := g.m.open[a.RID]; o != nil && o.state == 'o' {
+		want = 1
+	}
+	if r, err := g.b.tryAdmit(a); err != nil || r.Verdict != want {
+		g.Fatalf("repeated admit: verdict %d, want %d (%v)", r.Verdict, want, err)
+	}
+}
+
+func (g *game) extend() {
+	r := g.pick('o')
+	if r == nil {
+		return
+	}
+	total := rapid.Int64Range(1, 60).Draw(g.T, "total")
+	var want int64
+	if r.out > 0 {
+		want = g.m.extend(r, total, g.b.now)
+	}
+	for range rapid.IntRange(1, 2).Draw(g.T, "times") {
+		got, err := g.b.tryExtend(r.settle, total, r.scopes[0][len("key:"):])
+		if err != nil || got.Granted != want {
+			g.Fatalf("extend to %d: %d (%v), want %d", total, got.Granted, err, want)
+		}
+	}
+}
+
+// end settles a reservation with its claim and any figures its hold covers, or as after a lost reply.
+func (g *game) end(r *reserved, claim bool) {
+	s := r.settle
+	want := Replaced
+	if r.state == 'x' {
+		want = Undone
+	}
+	if claim {
+		s.Keep, s.apart = rapid.Bool().Draw(g.T, "keep"), rapid.Bool().Draw(g.T, "apart")
+		if s.Keep {
+			s.Prompt, s.Completion = rapid.Int64Range(0, 12).Draw(g.T, "prompt"), rapid.Int64Range(0, 70).Draw(g.T, "completion")
+			s.CostNUSD = rapid.Int64Range(0, r.hold).Draw(g.T, "cost")
+		}
+	} else {
+		s.Claim = ""
+	}
+	s.Record = fmt.Appendf(nil, `{"rid":%q,"cost_nusd":%d}`, s.RID, s.CostNUSD)
+	g.b.settle(s, want)
+	g.m.end(r, s)
+	g.settled = append(g.settled, s)
+}
+
+func (g *game) renew() {
+	r := g.pick('o')
+	if late := g.pick('x'); late != nil && rapid.Bool().Draw(g.T, "late") {
+		// One opened again runs again; that it may pass the limit then is no decision of this ledger.
+		for _, s := range late.scopes {
+			if limit, ok := g.m.parallel[s]; ok && g.m.running(s) >= limit {
+				return
+			}
+		}
+		r = late
+		delete(g.m.charged, r.rid)
+	}
+	if r != nil {
+		g.b.renew("r1", r.rid)
+		r.state, r.deadline = 'o', g.b.now+25000
+	}
+}
+
+// check holds every counter to the oracle, and to its limit.
+func (g *game) check() {
+	for _, scopes := range g.asks {
+		for _, scope := range scopes {
+			h := g.b.hash(":spend:" + scope + ":2076-11")
+			if g.m.spentBy(scope) != number(h["spent_nusd"]) || g.m.reservedBy(scope) != number(h["reserved_nusd"]) {
+				g.Fatalf("%s: %v, want %d spent, %d reserved", scope, h, g.m.spentBy(scope), g.m.reservedBy(scope))
+			}
+			if limit, ok := g.m.budget[scope]; ok && number(h["spent_nusd"])+number(h["reserved_nusd"]) > limit {
+				g.Fatalf("%s is over its budget: %v", scope, h)
+			}
+			if n := number(g.b.hash(":parallel")[scope]); n != g.m.running(scope) {
+				g.Fatalf("%s: %d running, want %d", scope, n, g.m.running(scope))
+			}
+			if u := g.m.counted(scope); u != nil {
+				if n, _ := u.sums(g.b.now); g.m.rpm[scope] > 0 && n > g.m.rpm[scope] {
+					g.Fatalf("%s: %d requests in a minute", scope, n)
 				}
-				limits[scope] = n
-				b.hset(suffix, name, text)
 			}
 		}
 	}
-	var settled []SettleArgs
-	pick := func(state byte) *reserved {
-		var rids []string
-		for rid, r := range m.open {
-			if r.state == state {
-				rids = append(rids, rid)
-			}
-		}
-		if len(rids) == 0 {
-			return nil
-		}
-		sort.Strings(rids)
-		return m.open[rapid.SampledFrom(rids).Draw(rt, "rid")]
-	}
-	lapse := func(r *reserved) {
-		r.state = 'x'
-		m.charged[r.rid] = r.hold
-	}
-	admit := func() {
-		k := rapid.SampledFrom([]string{"k1", "k2"}).Draw(rt, "key")
-		money := rapid.Int64Range(0, 20).Draw(rt, "hold")
-		a := b.args(key(k), hold(money))
-		a.Label = ClaimText(fmt.Sprintf(`"rid":%q`, a.RID))
-		var due []*reserved
-		for _, r := range m.open {
-			if r.state == 'o' && r.deadline <= b.now {
-				due = append(due, r)
-			}
-		}
-		sort.Slice(due, func(i, j int) bool {
-			return due[i].deadline < due[j].deadline || due[i].deadline == due[j].deadline && due[i].rid < due[j].rid
-		})
-		for _, r := range due[:min(2, len(due))] {
-			lapse(r)
-		}
-		want := m.verdict(m.keyScopes[k], money, b.now, scopesOf)
-		r, err := b.tryAdmit(a)
-		if err != nil || r.Verdict != want {
-			rt.Fatalf("admit: verdict %d by %s, want %d (%v)", r.Verdict, r.Scope, want, err)
-		}
-		if want != 1 {
-			if want == 7 && r.Limit > 0 && (r.ResetMS < 1 || r.ResetMS > 60000) {
-				rt.Fatalf("reset %d", r.ResetMS)
-			}
-			return
-		}
-		scopesOf[a.RID] = m.keyScopes[k]
-		m.open[a.RID] = &reserved{rid: a.RID, scopes: m.keyScopes[k], second: b.now / 1000, hold: money, deadline: b.now + 25000, state: 'o',
-			settle: SettleArgs{RID: a.RID, Claim: r.Claim}}
-		for _, s := range m.keyScopes[k] {
-			if _, counted := m.rpm[s]; counted {
-				c := m.cells[s][b.now/1000]
-				if c == nil {
-					c = &cell{}
-					m.cells[s][b.now/1000] = c
-				}
-				c.n, c.at = c.n+1, b.now
-			}
-		}
-	}
-	settle := func(r *reserved, claim bool) {
-		s := r.settle
-		want := Replaced
-		if r.state == 'x' {
-			want = Undone
-		}
-		if claim {
-			s.Keep = rapid.Bool().Draw(rt, "keep")
-			s.CostNUSD = rapid.Int64Range(0, r.hold).Draw(rt, "cost") // a cost is never above its hold here
-			if !s.Keep {
-				s.CostNUSD = 0
-			}
-		} else {
-			s.Claim = ""
-		}
-		s.Record = fmt.Appendf(nil, `{"rid":%q,"cost_nusd":%d}`, s.RID, s.CostNUSD)
-		b.settle(s, want)
-		m.charged[r.rid] = s.CostNUSD
-		delete(m.open, r.rid)
-		settled = append(settled, s)
-		if !s.Keep {
-			for _, scope := range r.scopes {
-				if c := m.cells[scope][r.second]; c != nil {
-					c.n--
-				}
-			}
-		}
-	}
-	check := func() {
-		for scope := range m.cells {
-			h := b.hash(":spend:" + scope + ":2076-11")
-			if m.spentBy(scope, scopesOf) != number(h["spent_nusd"]) || m.reservedBy(scope) != number(h["reserved_nusd"]) {
-				rt.Fatalf("%s: %v, want %d spent, %d reserved", scope, h, m.spentBy(scope, scopesOf), m.reservedBy(scope))
-			}
-			if limit, ok := m.budget[scope]; ok && number(h["spent_nusd"])+number(h["reserved_nusd"]) > limit {
-				rt.Fatalf("%s is over its budget: %v", scope, h)
-			}
-			if n := number(b.hash(":parallel")[scope]); n != m.running(scope) {
-				rt.Fatalf("%s: %d running, want %d", scope, n, m.running(scope))
-			}
-		}
-	}
-	rt.Repeat(map[string]func(*rapid.T){
-		"":       func(*rapid.T) { check() },
-		"admit":  func(*rapid.T) { admit() },
-		"admit2": func(*rapid.T) { admit(); admit() },
+}
+
+func (g *game) play() {
+	g.setUp()
+	g.Repeat(map[string]func(*rapid.T){
+		"":       func(*rapid.T) { g.check() },
+		"admit":  func(*rapid.T) { g.admit() },
+		"admit2": func(*rapid.T) { g.admit(); g.admit() },
+		"again":  func(*rapid.T) { g.repeatAdmit() },
+		"extend": func(*rapid.T) { g.extend() },
 		"step": func(*rapid.T) {
-			b.now += rapid.SampledFrom([]int64{1, 40, 1000, 7000, 24999, 59999, 60000}).Draw(rt, "ms")
+			g.b.now += rapid.SampledFrom([]int64{1, 40, 1000, 7000, 24999, 59999, 60000, -1, -700, -1500, -20000}).Draw(g.T, "ms")
 		},
 		"settle": func(*rapid.T) {
-			if r := pick('o'); r != nil {
-				settle(r, true)
+			if r := g.pick('o'); r != nil {
+				g.end(r, true)
 			}
 		},
 		"late": func(*rapid.T) {
-			if r := pick('x'); r != nil {
-				settle(r, true)
+			if r := g.pick('x'); r != nil {
+				g.end(r, true)
 			}
 		},
 		"lost": func(*rapid.T) {
-			if r := pick('o'); r != nil {
-				settle(r, false)
+			if r := g.pick('o'); r != nil {
+				g.end(r, false)
 			}
 		},
 		"repeat": func(*rapid.T) {
-			if len(settled) > 0 {
-				b.settle(rapid.SampledFrom(settled).Draw(rt, "again"), Repeated)
+			if len(g.settled) > 0 {
+				g.b.settle(rapid.SampledFrom(g.settled).Draw(g.T, "again"), Repeated)
 			}
 		},
 		"die": func(*rapid.T) {
-			b.expire("r1")
-			for _, r := range m.open {
+			g.b.expire("r1")
+			for _, r := range g.m.open {
 				if r.state == 'o' {
-					lapse(r)
+					g.m.lapse(r)
 				}
 			}
 		},
-		"renew": func(*rapid.T) {
-			r := pick('o')
-			if late := pick('x'); late != nil && rapid.Bool().Draw(rt, "late") {
-				// An opened one holds again what it held, which must not have been given away meanwhile for this check.
-				r = late
-				for _, s := range r.scopes {
-					if limit, ok := m.parallel[s]; ok && m.running(s) >= limit {
-						return
-					}
-				}
-				delete(m.charged, r.rid)
-			}
-			if r != nil {
-				b.renew("r1", r.rid)
-				r.state, r.deadline = 'o', b.now+25000
-			}
-		},
+		"renew": func(*rapid.T) { g.renew() },
 	})
-	for _, r := range m.open {
-		settle(r, false)
+	for _, r := range g.m.open {
+		g.end(r, false)
 	}
-	check()
-	b.nothingOpen()
+	g.check()
+	g.b.nothingOpen()
 	last := map[string]int64{}
-	for _, text := range b.records() {
+	for _, text := range g.b.records() {
 		var rec struct {
 			RID  string
 			Cost int64 `json:"cost_nusd"`
 		}
 		if err := json.Unmarshal([]byte(text), &rec); err != nil {
-			rt.Fatal(err)
+			g.Fatal(err)
 		}
 		last[rec.RID] = rec.Cost
 	}
-	if fmt.Sprint(last) != fmt.Sprint(m.charged) {
-		rt.Fatalf("the last records say %v, charged were %v", last, m.charged)
+	if fmt.Sprint(last) != fmt.Sprint(g.m.charged) {
+		g.Fatalf("the last records say %v, charged were %v", last, g.m.charged)
 	}
 }
 

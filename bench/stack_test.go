@@ -42,11 +42,16 @@ var engineNames = []string{"qwen", "exact"}
 
 func newStack(t *testing.T, replicas, engines int, o engine.Options, env ...string) *stack {
 	t.Helper()
+	return newStackWith(t, prices, replicas, engines, o, env...)
+}
+
+func newStackWith(t *testing.T, catalogue string, replicas, engines int, o engine.Options, env ...string) *stack {
+	t.Helper()
 	s := &stack{redis: lab.Redis(t), consul: lab.Consul(t)}
 	for i := range engines {
 		s.addEngine(t, fmt.Sprintf("b%d", i+1), o)
 	}
-	s.Fleet = fleet.Start(t, fleet.Options{Replicas: replicas, Redis: s.redis.URL(), Consul: s.consul.Addr, Catalogue: prices, Env: env})
+	s.Fleet = fleet.Start(t, fleet.Options{Replicas: replicas, Redis: s.redis.URL(), Consul: s.consul.Addr, Catalogue: catalogue, Env: env})
 	for _, r := range s.Replicas {
 		s.waitServed(t, r, engines)
 	}

@@ -71,6 +71,14 @@ type Units struct {
 // without an entry.
 var DefaultUnits = Units{Request: 1000, Prompt: 10, Cached: 1, Completion: 40, Image: 20_000}
 
+// UnitsOrDefault is Units, or DefaultUnits for a model that has none.
+func (m *Model) UnitsOrDefault() Units {
+	if m.Units == (Units{}) {
+		return DefaultUnits
+	}
+	return m.Units
+}
+
 // Cache says what may be kept of a model's answers. The zero value keeps nothing.
 type Cache struct {
 	TTL      time.Duration // 0 = no answer is kept

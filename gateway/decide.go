@@ -8,7 +8,6 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
@@ -106,7 +105,7 @@ func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 	declared, _, _ := r.scan.OutputCap()
 	r.record.Tenant = r.key.tenant
 	r.asked = r.known
-	return r.g.deps.Ledger.Admit(r.batch, coordinator.Request{
+	ask := coordinator.Request{
 		RID:          r.record.RID,
 		RequestID:    r.record.RequestID,
 		Tenant:       r.key.tenant,
@@ -117,11 +116,20 @@ func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 		Priced:       r.model.Priced || r.route.free,
 		Stream:       r.scan.Stream,
 		EndUser:      r.scan.User,
+		Tags:         r.record.Tags,
 		PromptTokens: r.promptEstimate(),
 		OutputCap:    declared,
 		OutputUsual:  r.usualOutput(),
 		HoldNUSD:     r.hold(bound),
-	})
+	}
+	if r.route.kind.Generates() {
+		ask.PromptBytes, ask.Choices = r.scan.PromptBytes, r.choices()
+		if r.scan.Stream { // held as it comes: nobody's budget is frozen by a large cap
+			ask.OutputBound, ask.OutputPricePico = bound, r.model.Price.Completion
+			ask.PromptHoldNUSD, ask.TrancheLeast = r.hold(0), leastTranche
+		}
+	}
+	return r.g.deps.Ledger.Admit(r.batch, ask)
 }
 
 // hold is the money set aside: the prompt at its bound and the answers at theirs.
@@ -159,6 +167,9 @@ func (r *request) promptEstimate() int64 {
 	if r.route.free {
 		return 0
 	}
+	if learned := r.admission.BytesPerTokenMilli; learned > 0 {
+		return max(1, r.scan.PromptBytes*1000/learned)
+	}
 	return max(1, r.scan.PromptBytes/bytesPerToken)
 }
 
@@ -172,6 +183,11 @@ func (r *request) admitted(h *pipeline.Handle[coordinator.Admission]) *refusal {
 	r.admission = a
 	r.record.KeyID, r.record.Team, r.record.User = a.KeyID, a.Team, a.User
 	if a.Verdict == coordinator.Admitted {
+		r.record.Tags = append(r.record.Tags, a.Tags...)
+		if a.HeldOutput > 0 {
+			r.tranche.bound, _ = r.outputBound()
+			r.tranche.granted.Store(a.HeldOutput)
+		}
 		return nil
 	}
 	r.asked = false // a refusal reserved nothing
@@ -255,6 +271,12 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		Not:        not,
 		Only:       r.holder != nil,
 		Wait:       true,
+
+		Class:        queueClass(r.hint.Priority),
+		OutputMU:     r.model.UnitsOrDefault().Completion * r.usualOutput(),
+		PromptTokens: r.promptEstimate(),
+		WarmMU:       r.model.UnitsOrDefault().Prompt - r.model.UnitsOrDefault().Cached,
+		Prefix:       r.prefix(),
 	}
 	r.placed = true
 	return r.g.deps.Placement.Place(r.batch, r.ask)
@@ -270,6 +292,7 @@ func (r *request) placedBy(h *pipeline.Handle[coordinator.Place]) *refusal {
 		return r.withoutRedis(err)
 	}
 	r.place = place
+	r.record.PrefixMatched = place.Matched
 	switch place.State {
 	case coordinator.QueueFull:
 		return refusalOf(protocol.QueueFull())
@@ -325,11 +348,38 @@ func (r *request) affinity() uint64 {
 	return xxh3.HashSeed(r.body[at.From:at.To], xxh3.HashString(r.model.Name))
 }
 
+// defaultClass is the place in the queue of a key whose policy sets no priority: in the middle, so that a policy can put
+// others before it and behind it.
+const defaultClass = 5
+
+func queueClass(priority int) int {
+	if priority < 0 {
+		return defaultClass
+	}
+	return priority
+}
+
+// prefix names the beginnings of the prompt that a backend may still have computed. It is made once: another attempt may
+// come when the prompt is gone.
+func (r *request) prefix() coordinator.Prefix {
+	if r.prints == nil {
+		parts := coordinator.PromptParts{Model: r.model.Name, Tokens: r.promptEstimate()}
+		if at := r.scan.MessagesAt; at.Present() {
+			parts.Text = r.body[at.From:at.To]
+			for _, end := range r.scan.MessageEnds[:min(r.scan.Messages, len(r.scan.MessageEnds))] {
+				parts.Ends = append(parts.Ends, end-at.From)
+			}
+		} else if at := r.scan.Opening(); at.Present() {
+			parts.Text = r.body[at.From:at.To]
+		}
+		prints := coordinator.Fingerprints(parts)
+		r.prints = &prints
+	}
+	return *r.prints
+}
+
 // units is the load of so many tokens in thousandths of a model unit.
 func (r *request) units(prompt, cached, completion int64) int64 {
-	u := r.model.Units
-	if u == (catalogue.Units{}) {
-		u = catalogue.DefaultUnits
-	}
+	u := r.model.UnitsOrDefault()
 	return u.Request + u.Prompt*(prompt-cached) + u.Cached*cached + u.Completion*completion + u.Image*r.scan.Images
 }

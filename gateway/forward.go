@@ -81,6 +81,7 @@ func (r *request) attempt() attemptEnd {
 	r.backend = b
 	r.record.Attempts++
 	r.record.Backend = b.ID
+	r.sentAt = time.Now()
 	reply, fault := r.g.upstream.Do(r.ctx, r.call(b))
 	if fault != nil {
 		return r.afterFault(b, fault)
@@ -119,8 +120,8 @@ var passed = [...]string{"Content-Type", "Accept", "User-Agent", "Traceparent", 
 // call is the request as the engine gets it: the client's bytes with a few values spliced in, and headers of our own.
 func (r *request) call(b *cluster.Backend) upstreamCall {
 	want := scan.Want{Model: r.model.Name, IncludeUsage: true}
-	if _, perChoice := r.outputBound(); r.admission.Budgeted {
-		want.MaxTokens = perChoice
+	if r.writesCap() {
+		_, want.MaxTokens = r.outputBound()
 	}
 	parts, length := scan.Splice(nil, r.body, r.scan.Edits(nil, want))
 	header := make([]headerField, 0, len(passed)+1)
@@ -143,6 +144,10 @@ func (r *request) call(b *cluster.Backend) upstreamCall {
 	}
 }
 
+// writesCap is true where the engine is told a bound the client did not: under a budget, for an answer that is held whole.
+// The hold of a stream grows with it.
+func (r *request) writesCap() bool { return r.admission.Budgeted && r.tranche.bound == 0 }
+
 // patience ends when the engine must have shown what it is waited for: a stream its first event, in each attempt; another
 // answer its end, over all attempts.
 func (r *request) patience() time.Time {
@@ -160,9 +165,13 @@ func (r *request) afterFault(b *cluster.Backend, f *upstreamFault) attemptEnd {
 	r.g.deps.Log.Warn().Err(f).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
 	switch f.Kind {
 	case upstreamFaultTimeout:
+		r.blame(b, coordinator.FailedSilent)
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not begin to answer in time."))}
 	case upstreamFaultConnect, upstreamFaultConnectTimeout:
 		r.g.deps.Cluster.ReportFailure(b, cluster.ConnectFailed)
+		r.blame(b, coordinator.FailedConnect)
+	case upstreamFaultDied, upstreamFaultBad:
+		r.blame(b, coordinator.FailedCut)
 	}
 	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
 }
@@ -176,6 +185,7 @@ func (r *request) afterStatus(b *cluster.Backend, status int) attemptEnd {
 	case 504:
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server reported a timeout."))}
 	}
+	r.blame(b, coordinator.FailedStatus)
 	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
 }
 
@@ -185,10 +195,19 @@ func (r *request) afterBody(b *cluster.Backend, err error) attemptEnd {
 	case r.ctx.Err() != nil || errors.Is(err, errUpstreamAborted):
 		return attemptEnd{final, r.left()}
 	case errors.Is(err, errUpstreamSilent), errors.Is(err, context.DeadlineExceeded):
+		r.blame(b, coordinator.FailedSilent)
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not answer in time."))}
 	}
 	r.g.deps.Log.Warn().Err(err).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
+	r.blame(b, coordinator.FailedCut)
 	return attemptEnd{failed, refusalOf(protocol.UpstreamError())}
+}
+
+// blame tells the fleet at once that a backend failed a request.
+func (r *request) blame(b *cluster.Backend, why coordinator.Failure) {
+	post := r.g.deps.Pipeline.Post()
+	r.g.deps.Placement.Failed(post, b.Pool, b.ID, why)
+	post.Send()
 }
 
 // answerFields are the fields of an answer that came from an engine or the cache.

@@ -32,6 +32,8 @@ import (
 type Ledger interface {
 	// Admit declares the decision on b; nothing is sent before b is flushed.
 	Admit(b *pipeline.Batch, r coordinator.Request) *pipeline.Handle[coordinator.Admission]
+	// Extend declares that the hold of a stream shall cover so many tokens of output in all.
+	Extend(b *pipeline.Batch, tenant, rid string, total int64) *pipeline.Handle[coordinator.Granted]
 	// Settle is safe to repeat: the same request is charged once.
 	Settle(p *pipeline.Post, s coordinator.Settlement)
 	// Seen is what this replica remembers of a key that passed before.
@@ -47,8 +49,10 @@ type Placement interface {
 	Place(b *pipeline.Batch, a coordinator.Ask) *pipeline.Handle[coordinator.Place]
 	// Await returns the backend a queued request was granted, or ctx's error.
 	Await(ctx context.Context, a coordinator.Ask) (backend string, err error)
-	// Release declares that whatever attempts up to this one hold is given back.
-	Release(p *pipeline.Post, pool, rid string, attempt int)
+	// ReleaseAs declares that whatever attempts up to this one hold is given back, and how it went.
+	ReleaseAs(p *pipeline.Post, r coordinator.Release)
+	// Failed declares that a backend failed a request: the fleet leaves it alone for a while.
+	Failed(p *pipeline.Post, pool, backend string, why coordinator.Failure)
 	// Stale is true when other replicas may have taken this one for dead.
 	Stale() bool
 }

@@ -92,8 +92,14 @@ func (s *stream) take(chunk []byte) error {
 	case s.running && now.Sub(r.lastAt) > r.g.cfg.StreamSilence: // comments are no answer
 		return errUpstreamSilent
 	}
+	if !r.topUp(seen) {
+		return errBudgetEnded
+	}
 	return nil
 }
+
+// errBudgetEnded ends a stream whose hold is used up and cannot grow.
+var errBudgetEnded = errors.New("the budget is used up")
 
 // out hands on what may be sent.
 func (s *stream) out(p []byte) {
@@ -169,6 +175,8 @@ func (r *request) broke(err error) (present bool) {
 		return false
 	case errors.Is(err, errUpstreamSilent):
 		r.record.ErrorCode = protocol.CodeTimeout
+	case errors.Is(err, errBudgetEnded):
+		r.record.ErrorCode = protocol.CodeInsufficientQuota
 	}
 	r.record.Outcome = outcomeOf(r.record.ErrorCode)
 	return true
@@ -182,6 +190,8 @@ func (r *request) breakOff(seen sse.End) {
 		e = protocol.Shutdown()
 	case protocol.CodeTimeout:
 		e = protocol.Timeout("The model server fell silent.")
+	case protocol.CodeInsufficientQuota:
+		e = protocol.InsufficientQuota("The budget was used up while the answer was being made.")
 	}
 	event := sse.AppendBreak(nil, seen, e)
 	if r.x.Write(event) == nil {
@@ -210,7 +220,7 @@ func (r *request) streamUsage(seen sse.End) protocol.Usage {
 // atMost bounds an estimate of output tokens: an engine that was told a cap has not made more.
 func (r *request) atMost(tokens int64) int64 {
 	total, perChoice := r.outputBound()
-	if perChoice > 0 && !r.admission.Budgeted { // neither the client nor we told one
+	if perChoice > 0 && !r.writesCap() { // neither the client nor we told one
 		return tokens
 	}
 	return min(tokens, total)

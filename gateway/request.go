@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/catalogue"
@@ -83,6 +85,8 @@ type request struct {
 	admission coordinator.Admission
 	hash      string // of the cacheable request; "" when it is not
 	hit       *coordinator.Answer
+	tranche   tranche
+	prints    *coordinator.Prefix // nil until it is asked for
 	ask       coordinator.Ask
 	placed    bool // placement was asked: it has to be released
 	place     coordinator.Place
@@ -97,6 +101,7 @@ type request struct {
 	begun      bool // the client was sent a byte
 	store      []byte
 	redis      time.Duration
+	sentAt     time.Time // to the backend, in the last attempt
 	firstAt    time.Time // first token
 	lastAt     time.Time // last byte of the answer
 	queueUntil time.Time // the end of the wait, over all attempts
@@ -123,6 +128,7 @@ func (g *Gateway) begin(x exchange) *request {
 		UserAgent:   bounded(first(x.Header("User-Agent"))),
 	}
 	r.record.RequestID = label(first(x.Header("X-Request-Id")), r.record.RID)
+	r.record.Tags = tagsOf(x)
 	return r
 }
 
@@ -244,6 +250,22 @@ func (r *request) fields() []headerField {
 
 // bounded keeps what a client may write into a record within reason.
 func bounded(s string) string { return s[:min(len(s), 256)] }
+
+// maxTags of a request count; what is beyond them, or is no tag, is left out.
+const maxTags = 8
+
+// tagsOf are the client's own tags, from x-headgate-tags: comma-separated, each of the letters ids may have.
+func tagsOf(x head) []string {
+	var tags []string
+	for _, v := range x.Header("X-Headgate-Tags") {
+		for _, tag := range strings.Split(v, ",") {
+			if tag = strings.TrimSpace(tag); coordinator.SafeID(tag) == tag && tag != "" && len(tags) < maxTags && !slices.Contains(tags, tag) {
+				tags = append(tags, tag)
+			}
+		}
+	}
+	return tags
+}
 
 func first(values []string) string {
 	if len(values) == 0 {

@@ -34,7 +34,7 @@ func (r *request) closeBooks() {
 		r.settle(func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
 	}
 	if r.placed {
-		r.g.deps.Placement.Release(post, r.ask.Pool, r.ask.RID, r.ask.Attempt)
+		r.g.deps.Placement.ReleaseAs(post, r.release())
 	}
 	if r.store != nil {
 		r.g.deps.Cache.Write(post, r.key.tenant, r.hash, coordinator.Answer{
@@ -66,7 +66,7 @@ func (r *request) figures() {
 		rec.CostNUSD = r.model.CostNUSD(rec.Prompt, rec.Cached, rec.Completion)
 		rec.MU = r.units(rec.Prompt, rec.Cached, rec.Completion)
 		if r.admission.Budgeted {
-			rec.OverNUSD = max(0, rec.CostNUSD-r.admission.HeldNUSD)
+			rec.OverNUSD = max(0, rec.CostNUSD-r.heldNUSD())
 		}
 	} else {
 		rec.CostKnown = true // nothing was used: that costs nothing, whatever the price
@@ -92,6 +92,17 @@ func (r *request) settle(hand func(coordinator.Settlement)) {
 	if r.served {
 		s.Prompt, s.Cached, s.Completion = r.usage.Prompt, r.usage.Cached, r.usage.Completion
 		s.CostNUSD = r.record.CostNUSD
+		s.Real = r.record.Outcome == coordinator.OutcomeOK && r.usage.Source == protocol.Backend
 	}
 	hand(s)
+}
+
+// release says what the slot was good for.
+func (r *request) release() coordinator.Release {
+	release := coordinator.Release{Pool: r.ask.Pool, RID: r.ask.RID, Attempt: r.ask.Attempt, Unused: r.backend == nil,
+		Answered: r.served || r.counted && r.begun, Completion: r.usage.Completion}
+	if r.record.Stream && r.served {
+		release.TTFT = r.firstAt.Sub(r.sentAt)
+	}
+	return release
 }

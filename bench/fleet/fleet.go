@@ -237,6 +237,7 @@ type Line struct {
 	Completion  int64   `json:"completion_tokens"`
 	UsageSource string  `json:"usage_source"`
 	CostNUSD    *int64  `json:"cost_nusd"`
+	OverNUSD    int64   `json:"over_nusd"`
 	Cache       string  `json:"cache"`
 	QueueMS     int64   `json:"queue_ms"`
 	RoundTrips  int     `json:"round_trips"`

@@ -27,7 +27,7 @@ func TestTranchesFreezeNoBudget(t *testing.T) {
 	for i := range streams {
 		wg.Go(func() {
 			// The engine ends after min_tokens by itself: the cap is far away.
-			a := fleet.Ask(t, s.Replicas[i%2].URL, key, fleet.Chat("qwen", "agent", `"stream":true,"max_tokens":32000,"min_tokens":300,"stop_after":300`))
+			a := fleet.Ask(t, s.Replicas[i%2].URL, key, fleet.Chat("qwen", "agent", `"stream":true,"max_tokens":32000,"min_tokens":300`))
 			if a.Status != 200 || !strings.HasSuffix(a.Body, "data: [DONE]\n\n") {
 				t.Errorf("stream %d: %d %s", i, a.Status, a.Body[max(0, len(a.Body)-300):])
 			}

@@ -53,6 +53,7 @@ func Register(ctx context.Context, consulAddr string, r Registration, log zerolo
 	if r.TTL > 0 {
 		every = min(every, r.TTL/3)
 	}
+	told := false // that the first registration fails
 	for registered := false; ; {
 		err := keep(ctx, client, r, registered)
 		if ctx.Err() != nil {
@@ -62,8 +63,15 @@ func Register(ctx context.Context, consulAddr string, r Registration, log zerolo
 		if errors.As(err, &status) && status.Code == 400 {
 			return fmt.Errorf("consul refuses the registration of %s: %w", r.ID, err)
 		}
-		if err != nil && registered {
+		switch {
+		case err != nil && registered:
 			log.Warn().Err(err).Str("service", r.ID).Msg("registration lost: trying again")
+		case err != nil && !told:
+			told = true
+			log.Warn().Err(err).Str("consul", consulAddr).Str("service", r.ID).Msg("not registered yet: consul does not answer, trying on")
+		case err == nil && !registered:
+			log.Info().Str("consul", consulAddr).Str("service", r.ID).Msg("registered")
+			told = false
 		}
 		pause := every
 		if registered = err == nil; !registered {

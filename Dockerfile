@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-FROM golang:1.26-bookworm AS build
+FROM golang:1.26.7-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
@@ -16,8 +16,9 @@ COPY --from=build --chown=65532:65532 /empty /var/lib/headgate
 COPY --from=build /headgate /headgate
 USER 65532:65532
 WORKDIR /var/lib/headgate
-EXPOSE 8080
-# No HEALTHCHECK: there is nothing in the image to run one with. Orchestrators ask /livez and /readyz on the admin port
-# (HG_ADMIN_LISTEN, with HG_ADMIN_TOKEN where it is not on loopback).
+EXPOSE 8080 9090
+# For health checks: "/headgate ready" in the container (as docker-compose.yml does; none stands here, since the image also
+# runs sim), or /livez and /readyz on the admin port (HG_ADMIN_LISTEN), which need no token; the rest of that port does where
+# it is not on loopback.
 ENTRYPOINT ["/headgate"]
 CMD ["serve"]

@@ -13,9 +13,10 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 dev: ## run headgate with an embedded store and two simulated engines; needs nothing but Go
-	go run ./cmd/headgate dev
+	@go build -o bin/headgate ./cmd/headgate
+	@trap : INT TERM; bin/headgate dev
 
-tools: ## install what the tests need and is missing: redis-server, a Consul agent, a C compiler for the race detector
+tools: ## install what the tests need and is missing: redis-server, a Consul agent, nginx, a C compiler for the race detector
 	@.ci/tools
 
 check: ## formatting, vet, staticcheck, and what ARCHITECTURE.md and the script headers promise

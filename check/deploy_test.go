@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 
 type composeService struct {
 	Image       string
-	Build       string
+	Build       *struct{ Args map[string]string }
 	Command     []string
 	Environment map[string]string
 	DependsOn   any `yaml:"depends_on"`
@@ -40,8 +41,8 @@ func composeFile(t *testing.T) map[string]composeService {
 			if _, named := file.Volumes[source]; named {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(root, source)); err != nil {
-				t.Errorf("%s mounts %s, which is not there", name, source)
+			if info, err := os.Stat(filepath.Join(root, source)); err != nil || !info.IsDir() {
+				t.Errorf("%s mounts %s, which is no directory: an editor replaces files", name, source)
 			}
 		}
 	}
@@ -79,8 +80,11 @@ func TestComposeIsTheFleetOfTheReadme(t *testing.T) {
 		switch id := s.Environment["HG_REPLICA_ID"]; {
 		case id != "":
 			replicas[id] = true
-			if !s.dependsOn()["redis"] || !s.dependsOn()["consul"] || s.Build != "." {
+			if !s.dependsOn()["redis"] || !s.dependsOn()["consul"] || !slices.Equal(s.Healthcheck.Test, []string{"CMD", "/headgate", "ready"}) {
 				t.Errorf("replica %s: %+v", name, s)
+			}
+			if host, _, _ := strings.Cut(s.Environment["HG_ADMIN_LISTEN"], ":"); host != "" || s.Environment["HG_ADMIN_TOKEN"] == "" {
+				t.Errorf("the admin port of %s cannot be reached from outside its container: %v", name, s.Environment)
 			}
 		case len(s.Command) > 0 && s.Command[0] == "sim":
 			engines[name] = true
@@ -91,6 +95,22 @@ func TestComposeIsTheFleetOfTheReadme(t *testing.T) {
 	}
 	if len(replicas) != 3 || len(engines) != 2 {
 		t.Errorf("replicas %v, engines %v", replicas, engines)
+	}
+	built := 0
+	for _, s := range services {
+		if s.Build != nil {
+			if built++; s.Build.Args["VERSION"] == "" {
+				t.Error("the image is built without its version")
+			}
+		}
+	}
+	if built != 1 {
+		t.Errorf("the image is built %d times", built)
+	}
+	for replica := range replicas {
+		if on, _ := services["balancer"].DependsOn.(map[string]any)[replica].(map[string]any); on["condition"] != "service_healthy" {
+			t.Errorf("the balancer does not wait for %s", replica)
+		}
 	}
 	if redis := services["redis"].Command; !hasPair(redis, "--appendonly", "yes") || !hasPair(redis, "--maxmemory-policy", "noeviction") {
 		t.Errorf("redis runs as %v", redis)

@@ -59,7 +59,9 @@ func TestPrefixGoesWhereItIsWarm(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		idle()
-		// The longest beginning counts, though the entries of shorter ones are newer.
+		// The longest beginning counts, whoever else has a shorter one.
+		p.place(from(long("06", "p1", "p2", "p3"), "b2"))
+		idle()
 		if r := p.place(from(long("05", nine...), "b2", "b1")); r.Backend != "b1" || r.Matched != 9000 {
 			t.Fatalf("%+v", r)
 		}
@@ -158,6 +160,22 @@ func TestPrefixOfAGrant(t *testing.T) {
 		p.release("a", "02", 1)
 		if got := p.field(":prefix:1:3", "p9"); got != lua.TagOf("b1")+"0.1b" { // 27,384 tokens
 			t.Fatalf("entry %q", got)
+		}
+	})
+}
+
+// What is warm for the one who waited is not warm for the one whose place handed over to him.
+func TestPrefixOfAGrantIsNotAnothers(t *testing.T) {
+	t.Parallel()
+	onBothPools(t, func(t *testing.T, p *pool) {
+		p.onPool(p.place(on(long("01", nine...), "b1")), "b1")
+		p.state(p.place(on(long("02", nine...), "b1")), lua.PlaceQueued)
+		p.do("HSET", ":backend:b1", "slots", "3") // by hand: nobody handed the slots over
+		if r := p.place(on(long("03", "q1"), "b1")); r.Backend != "b1" || r.Matched != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if f := strings.Fields(p.hash(":held:a")["02"]); f[5] != "19000" {
+			t.Fatalf("lease %q", f)
 		}
 	})
 }

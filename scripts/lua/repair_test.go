@@ -98,6 +98,10 @@ func TestRecountMakesCountsWhatLeasesSay(t *testing.T) {
 		if r := p.recount(all...); len(r.Repaired) != 0 {
 			t.Fatalf("repeated: %+v", r)
 		}
+		p.do("HSET", ":backend:b1", "output_held", "5") // this alone
+		if r := p.recount(all...); !slices.Equal(r.Repaired, []lua.Repaired{{Backend: "b1", Was: 2, Now: 2}}) || p.number("b1", "output_held") != 200 {
+			t.Fatalf("%+v", r)
+		}
 		if n, err := p.do("EXISTS", ":backend:b9").AsInt64(); err != nil || n != 0 {
 			t.Fatal("a record of nobody")
 		}

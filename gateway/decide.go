@@ -43,7 +43,11 @@ func (r *request) decide() *refusal {
 	}
 	cached := r.declareCache()
 	holder := r.declarePrevious()
-	placed := r.declarePlacement()
+	leader := r.joinFlight()
+	var placed *pipeline.Handle[coordinator.Place]
+	if leader == nil {
+		placed = r.declarePlacement()
+	}
 
 	if seen {
 		if no := r.admitted(admitted); no != nil {
@@ -52,6 +56,13 @@ func (r *request) decide() *refusal {
 	}
 	if r.hit = r.cached(cached); r.hit != nil {
 		return nil
+	}
+	if leader != nil { // an equal request is in flight here
+		var no *refusal
+		if r.hit, no = r.followFlight(leader); r.hit != nil || no != nil {
+			return no
+		}
+		return r.placedBy(r.declarePlacement()) // it had nothing to share: one more wait
 	}
 	if r.scan.Previous != "" && placed == nil { // one more wait: this replica does not remember the response
 		if no := r.findHolder(holder, r.scan.Previous, "previous_response_id"); no != nil {
@@ -210,7 +221,7 @@ func (r *request) withoutRedis(err error) *refusal {
 
 // declareCache declares the read of a stored answer, for the requests the model's catalogue entry lets be cached.
 func (r *request) declareCache() *pipeline.Handle[*coordinator.Answer] {
-	if !r.route.cache || r.model.Cache.TTL <= 0 || r.scan.Stream {
+	if !r.route.cache || r.model.Cache.TTL <= 0 {
 		return nil
 	}
 	if r.hash = cacheHash(r.body, r.hint.Team, r.scan.User, r.record.Route, r.model.Name); r.hash == "" {
@@ -218,6 +229,17 @@ func (r *request) declareCache() *pipeline.Handle[*coordinator.Answer] {
 	}
 	r.record.Cache = coordinator.CacheMiss
 	return r.g.deps.Cache.Lookup(r.batch, r.key.tenant, r.hash)
+}
+
+// joinFlight is the equal request to follow, if the catalogue wants equal requests to be sent once; nil where there is none,
+// and then others follow this one.
+func (r *request) joinFlight() (leader *flight) {
+	if r.hash == "" || !r.model.Cache.Coalesce {
+		return nil
+	}
+	r.flight = r.key.tenant + ":" + r.hash
+	r.lead, leader = r.g.flights.join(r.flight)
+	return leader
 }
 
 // cached is the cache's part: a late or broken entry is a miss, and one of another team is none of this request's.
@@ -233,7 +255,7 @@ func (r *request) cached(h *pipeline.Handle[*coordinator.Answer]) *coordinator.A
 		r.hash = "" // the team changed: neither served from there nor stored there
 		return nil
 	}
-	return entry
+	return r.inForm(entry)
 }
 
 // declarePlacement asks for a slot on one of the backends that could serve the request now: on the holder of the response

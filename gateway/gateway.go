@@ -108,6 +108,7 @@ type Gateway struct {
 	deps      Deps
 	upstream  *upstream
 	prompts   *prompts
+	flights   flights
 	keepAlive time.Duration // how long a stream's client hears nothing
 	unpackers *unpackers
 	cors      cors

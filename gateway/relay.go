@@ -67,6 +67,7 @@ func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptE
 // take passes on what one read brought. An error ends the stream.
 func (s *stream) take(chunk []byte) error {
 	r, now := s.r, time.Now()
+	r.collect(chunk)
 	s.tap.Feed(chunk, s.out)
 	seen := s.tap.Seen()
 	if !r.begun {

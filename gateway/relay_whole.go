@@ -112,7 +112,7 @@ func (r *request) wholeUsage(answer []byte, usage protocol.Usage, known bool, er
 		usage = r.wholeEstimate(answer)
 	}
 	r.usage = usage
-	if known && r.hash != "" && r.record.Outcome == coordinator.OutcomeOK && cacheable(answer, r.model.Cache.MaxBytes) {
+	if known {
 		r.store = answer
 	}
 }

@@ -96,10 +96,13 @@ type request struct {
 	response  string             // id of the Responses object that is being answered; "" until it is known
 
 	usage      protocol.Usage
-	served     bool // the model's work reached the client or was made for it: it is charged
-	counted    bool // the request stays counted although nothing is charged
-	begun      bool // the client was sent a byte
-	store      []byte
+	served     bool   // the model's work reached the client or was made for it: it is charged
+	counted    bool   // the request stays counted although nothing is charged
+	begun      bool   // the client was sent a byte
+	store      []byte // a whole answer that may be kept
+	collected  []byte // a stream that may be kept
+	flight     string // the name under which equal requests in flight know each other
+	lead       *flight
 	redis      time.Duration
 	sentAt     time.Time // to the backend, in the last attempt
 	firstAt    time.Time // first token

@@ -36,12 +36,7 @@ func (r *request) closeBooks() {
 	if r.placed {
 		r.g.deps.Placement.ReleaseAs(post, r.release())
 	}
-	if r.store != nil {
-		r.g.deps.Cache.Write(post, r.key.tenant, r.hash, coordinator.Answer{
-			Status: r.record.Status, ContentType: "application/json", Body: r.store, Model: r.model.Name,
-			Prompt: r.usage.Prompt, Cached: r.usage.Cached, Completion: r.usage.Completion,
-		}, r.model.Cache.TTL)
-	}
+	r.keep(post)
 	signOff()
 	r.g.deps.UsageLog.Write(&r.record)
 	if r.g.deps.Observe != nil {

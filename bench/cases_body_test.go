@@ -72,31 +72,37 @@ func TestBODY1_AFieldMayAppearOnlyOnce(t *testing.T) {
 func TestBODY2_BodiesArriveWhole(t *testing.T) {
 	t.Parallel()
 	l := newLane(t, cases(t), 2, 4)
-	l.play(scripted.JSON(503, `{"error":{"message":"full"}}`), scripted.JSON(200, scripted.J(10, 3)))
 	var bodies []string
 	for _, size := range []int{65_535, 65_536, 65_537, 131_072, 1_048_576, 10_485_760} {
 		bodies = append(bodies, fleet.Chat(l.model, strings.Repeat("w", size-len(fleet.Chat(l.model, "")))))
 	}
 	image := `[{"type":"text","text":"what?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("A", 5_000_000) + `"}}]`
 	bodies = append(bodies, strings.Replace(l.req(), `"hi"`, image, 1))
-	var slowest time.Duration
+	var slowest, extra time.Duration
 	for _, body := range bodies {
 		for _, chunked := range []bool{false, true} {
+			began := time.Now() // how long the way to an engine is without a gateway, on this machine, now
+			l.uploadTo("http://"+l.b[0].Addr, body, "direct-1", chunked)
+			direct := time.Since(began)
+			l.play(scripted.JSON(503, `{"error":{"message":"full"}}`), scripted.JSON(200, scripted.J(10, 3)))
 			before := len(l.requests())
-			id, began := l.id(), time.Now()
+			id := l.id()
+			began = time.Now()
 			a := l.upload(body, id, chunked)
-			slowest = max(slowest, time.Since(began))
+			slowest, extra = max(slowest, time.Since(began)), max(extra, time.Since(began)-10*direct)
 			line := l.line(id)
 			if a.Status != 200 || a.Body != scripted.J(10, 3) || line.Attempts != 2 {
 				t.Errorf("%d bytes, chunked %v: %d %s: %s", len(body), chunked, a.Status, a.Body, line.Raw)
 			}
 			l.charged(line, "ok", "backend", 10, 3)
 			sent := l.requests()
-			if len(sent) != before+2 || len(l.b[0].Requests()) != len(l.b[1].Requests()) {
+			if len(sent) != before+2 {
 				t.Fatalf("%d requests for two attempts", len(sent)-before)
 			}
-			for _, b := range l.b {
-				q := b.Requests()[before/2]
+			for _, q := range sent {
+				if !strings.HasPrefix(q.ID(), id+"-") {
+					continue
+				}
 				if sha256.Sum256(q.Body) != sha256.Sum256([]byte(body)) || q.Told != int64(len(body)) {
 					t.Errorf("%d bytes, chunked %v: attempt %d got %d bytes and was told %d", len(body), chunked, q.Attempt(), len(q.Body), q.Told)
 				}
@@ -104,8 +110,8 @@ func TestBODY2_BodiesArriveWhole(t *testing.T) {
 		}
 	}
 	t.Logf("slowest of 14 bodies with two attempts: %s", slowest)
-	if slowest > 2*time.Second {
-		t.Errorf("a body took %s", slowest)
+	if extra > 2*time.Second {
+		t.Errorf("a body took %s longer than ten ways without a gateway", extra)
 	}
 	before := len(l.requests())
 	for _, chunked := range []bool{false, true} {
@@ -126,7 +132,12 @@ func TestBODY2_BodiesArriveWhole(t *testing.T) {
 // upload posts a body with its length, or in chunks of 1,000 bytes.
 func (l *lane) upload(body, id string, chunked bool) fleet.Answer {
 	l.t.Helper()
-	r := fleet.Request(l.t, l.Replicas[0].URL+"/v1/chat/completions", l.key, body, "X-Request-Id: "+id)
+	return l.uploadTo(l.Replicas[0].URL, body, id, chunked)
+}
+
+func (l *lane) uploadTo(url, body, id string, chunked bool) fleet.Answer {
+	l.t.Helper()
+	r := fleet.Request(l.t, url+"/v1/chat/completions", l.key, body, "X-Request-Id: "+id)
 	if chunked {
 		r.ContentLength = -1
 		r.Body = io.NopCloser(thousand{strings.NewReader(body)})

@@ -32,7 +32,7 @@ type world struct {
 }
 
 // maxLanes is how many models the catalogue names.
-const maxLanes = 128
+const maxLanes = 1000
 
 var lanesUsed atomic.Int64
 
@@ -129,11 +129,26 @@ func (l *lane) healthy(r *fleet.Replica) int {
 }
 
 // play has attempt number n of every request answered by script n, whichever backend it goes to; attempts beyond the last
-// script get that one.
+// script get that one. What the fleet holds against the backends for what went before is forgotten.
 func (l *lane) play(scripts ...scripted.Script) {
-	for _, b := range l.b {
-		b.Answer(func(q *scripted.Request) scripted.Script { return scripts[min(q.Attempt(), len(scripts))-1] })
+	l.t.Helper()
+	for i, b := range l.b {
+		b.Answer(func(q *scripted.Request) scripted.Script {
+			attempt := q.Attempt()
+			if attempt < 1 {
+				l.t.Errorf("a request that is no client's: %q", q.Head)
+				return nil
+			}
+			return scripts[min(attempt, len(scripts))-1]
+		})
+		l.forgive(i)
 	}
+}
+
+// forgive ends a backend's cool-down.
+func (l *lane) forgive(i int) {
+	l.t.Helper()
+	l.redis.CLI("HDEL", "hg:{p:"+l.model+"}:backend:"+l.backend(i), "cooldown_until", "failures", "silent")
 }
 
 // req is REQ, reqS is REQ-S; more are further members of the body.

@@ -31,9 +31,9 @@ func TestHDR1_HopByHopStopsHere(t *testing.T) {
 	}
 	c, long := l.dial(), strings.Repeat("x", 5000)
 	for i, f := range [][]string{
-		fields("Connection: keep-alive, X-Drop-Me", "X-Request-Id: abc-123"),
+		fields("Connection: keep-alive, X-Drop-Me", "X-Request-Id: "+l.tenant+"-123"),
 		fields("X-Request-Id: "+long, "Connection: X-Drop-Me"),
-		fields("X-Request-Id: abc-124", "Connection: close"),
+		fields("X-Request-Id: "+l.tenant+"-124", "Connection: close"),
 	} {
 		c.post(body, f...)
 		a := c.answer()
@@ -53,7 +53,7 @@ func TestHDR1_HopByHopStopsHere(t *testing.T) {
 		id := a.Header.Get("X-Request-Id")
 		if sent := strings.TrimPrefix(f[len(f)-2], "X-Request-Id: "); i == 1 && (id == long || len(id) != 32) || i == 2 && id != sent {
 			t.Errorf("request %d: X-Request-Id %q", i, id)
-		} else if i == 0 && id != "abc-123" {
+		} else if i == 0 && id != l.tenant+"-123" {
 			t.Errorf("request %d: X-Request-Id %q", i, id)
 		}
 		l.charged(l.line(id), "ok", "backend", 10, 3)
@@ -92,15 +92,15 @@ func TestHDR1_HopByHopStopsHere(t *testing.T) {
 func TestHDR1_EachAttemptHasItsOwnID(t *testing.T) {
 	t.Parallel()
 	l := newLane(t, cases(t), 2, 4)
-	l.play(nil, scripted.JSON(200, scripted.J(10, 3)))
 	seen := map[string]bool{}
 	for range 3 {
-		if a := fleet.Ask(t, l.Replicas[0].URL, l.key, l.req(), "X-Request-Id: same"); a.Status != 200 {
+		l.play(nil, scripted.JSON(200, scripted.J(10, 3)))
+		if a := fleet.Ask(t, l.Replicas[0].URL, l.key, l.req(), "X-Request-Id: "+l.tenant); a.Status != 200 {
 			t.Errorf("%d %s", a.Status, a.Body)
 		}
 	}
 	for _, q := range l.requests() {
-		if seen[q.ID()] || !strings.HasPrefix(q.ID(), "same-") {
+		if seen[q.ID()] || !strings.HasPrefix(q.ID(), l.tenant+"-") {
 			t.Errorf("the engine got the id %q again", q.ID())
 		}
 		seen[q.ID()] = true

@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -139,6 +140,10 @@ type Replica struct {
 	cmd    *exec.Cmd
 	output buffer
 	ended  chan struct{}
+
+	linesMu   sync.Mutex
+	lines     []Line // read so far
+	linesRead int64  // bytes
 }
 
 // WaitReady returns when /readyz says so.
@@ -195,26 +200,40 @@ func (r *Replica) PID() int { return r.cmd.Process.Pid }
 // Output is what the process wrote so far, both streams.
 func (r *Replica) Output() string { return r.output.String() }
 
-// Lines are the usage lines written so far.
+// Lines are the usage lines written so far. The slice is shared: it is only read.
 func (r *Replica) Lines() []Line {
-	text, err := os.ReadFile(r.usage)
+	r.linesMu.Lock()
+	defer r.linesMu.Unlock()
+	text, err := readFrom(r.usage, r.linesRead)
 	if err != nil {
-		return nil
+		return r.lines
 	}
-	var lines []Line
 	for raw := range bytes.Lines(text) {
 		if !bytes.HasSuffix(raw, []byte("\n")) {
 			break // still being written
 		}
+		r.linesRead += int64(len(raw))
 		var l Line
 		if err := json.Unmarshal(raw, &l); err != nil {
 			r.t.Errorf("%s: a usage line that is no JSON: %v: %s", r.Name, err, raw)
 			continue
 		}
 		l.Raw = string(raw)
-		lines = append(lines, l)
+		r.lines = append(r.lines, l)
 	}
-	return lines
+	return r.lines
+}
+
+func readFrom(path string, offset int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(f)
 }
 
 // Line is a usage record as read back.

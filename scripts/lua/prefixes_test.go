@@ -67,7 +67,7 @@ func TestPrefixGoesWhereItIsWarm(t *testing.T) {
 		}
 		// A load that costs more than the prefix saves.
 		p.set("b1", "backlog", 300_000, "backlog_at", p.clock()+3_600_000)
-		if r := p.place(from(long("04", nine...), "b2", "b1")); r.Backend != "b2" || r.Matched != 0 {
+		if r := p.place(from(long("04", nine...), "b2", "b1")); r.Backend != "b2" || r.Matched != 3000 {
 			t.Fatalf("%+v", r)
 		}
 		// Now it is warm on both; the entry says so, the latest first.

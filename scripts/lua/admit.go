@@ -98,9 +98,16 @@ func (a AdmitArgs) argv() []string {
 	}
 	args := make([]string, 0, 18)
 	args = append(args, a.RID, a.KeyHash, a.Owner, a.Model, mode, decimal(a.PromptBytes), decimal(a.Prompt), decimal(a.Cap),
-		decimal(usual), decimal(a.HoldNUSD), decimal(a.Tranche.Bound), decimal(a.Tranche.PricePico), decimal(a.Tranche.Least),
-		a.EndUser, a.Tags, flag(a.Detail), a.Label)
-	return withClock(args, a.nowMS)
+		decimal(usual), decimal(a.HoldNUSD), a.Label)
+	if a.Tranche.Bound == 0 && a.EndUser == "" && a.Tags == "" && !a.Detail {
+		return withClock(args, a.nowMS)
+	}
+	now := ""
+	if a.nowMS != 0 {
+		now = decimal(a.nowMS)
+	}
+	return append(args, now, decimal(a.Tranche.Bound), decimal(a.Tranche.PricePico), decimal(a.Tranche.Least), a.EndUser, a.Tags,
+		flag(a.Detail))
 }
 
 func admitReply(m rueidis.RedisMessage) (AdmitReply, error) {

@@ -17,14 +17,14 @@
 -- ARGV[8]   cap        tokens, declared bound of the output, 0: none declared
 -- ARGV[9]   usual      tokens, usual length of the output; with ARGV[6], the number of choices (1 to 1,000)
 -- ARGV[10]  hold_nusd  money to hold, ≤ 9e15; in tranches, of the prompt alone
--- ARGV[11]  bound      tokens, the most the output can have, when it is held in tranches; 0: ARGV[10] is all
--- ARGV[12]  price_pico of one output token, when it is held in tranches
--- ARGV[13]  least      tokens, of the first tranche
--- ARGV[14]  end user   as in key names; "" none
--- ARGV[15]  tags       as in key names, comma-separated, at most 8; "" none
--- ARGV[16]  detail     1: field 14 of the reply
--- ARGV[17]  label      of the claim, see claim.part.lua; no space
--- ARGV[18]  now_ms     absent; tests put their clock here
+-- ARGV[11]  label      of the claim, see claim.part.lua; no space
+-- ARGV[12]  now_ms     absent or "": Redis' clock; tests put theirs here. What follows is absent together
+-- ARGV[13]  bound      tokens, the most the output can have, when it is held in tranches; 0: ARGV[10] is all
+-- ARGV[14]  price_pico of one output token, when it is held in tranches
+-- ARGV[15]  least      tokens, of the first tranche
+-- ARGV[16]  end user   as in key names; "" none
+-- ARGV[17]  tags       as in key names, comma-separated, at most 8; "" none
+-- ARGV[18]  detail     1: field 14 of the reply
 --
 -- reply, admitted
 --           1 verdict    1
@@ -52,7 +52,7 @@
 -- cost      3 scopes with rpm, tpm and budget: 14 reads, 11 writes
 local root, rid, model = KEYS[1], ARGV[1], ARGV[4]
 local call, floor, find, match, format, tonumber = redis.call, math.floor, string.find, string.match, string.format, tonumber
-local now, sec, clock = tonumber(ARGV[18]), nil, nil
+local now, sec, clock = tonumber(ARGV[12]), nil, nil
 if now then
   sec = floor(now / 1000)
   clock = format('%d', sec)
@@ -65,11 +65,12 @@ end
 local stamp = format('%d', now)
 
 -- Identity.
-local key = call('HMGET', root .. ':key:' .. ARGV[2], 'rpm', 'tpm', 'parallel', 'budget_usd', 'budgets', 'period', 'models',
-  'disabled', 'created_at', 'priority', 'isolate_prefix', 'id', 'team', 'user', 'name', 'expires_at', 'tags')
-local id, team, user, tags = key[12], key[13], key[14], key[17]
-if team == '' then team = false end
-if user == '' then user = false end
+-- A record has few of the fields it could have: all of it costs half of what asking for each costs.
+local record, key = call('HGETALL', root .. ':key:' .. ARGV[2]), {}
+for i = 1, #record, 2 do key[record[i]] = record[i + 1] end
+local id, team, user, tags = key.id, key.team, key.user, key.tags
+if team == '' then team = nil end
+if user == '' then user = nil end
 -- Making a closure costs as much as a small command: the functions of the parts are made where they are needed.
 local name_of, end_of, leave
 local function calendar()
@@ -97,9 +98,7 @@ local q, qleft, t, tleft = -1, 0, -1, 0
 repeat
   if not id then
     verdict = 2
-    for i = 1, 17 do
-      if key[i] then verdict, who = 12, 1 end
-    end
+    if record[1] then verdict, who = 12, 1 end
     break
   end
   names[1] = 'key:' .. id
@@ -141,10 +140,10 @@ repeat
   -- Policies. Scopes without one are left out; the lists stay dense.
   local barred, restricted
   local p = key
-  if p[8] and p[8] ~= '0' and p[8] ~= '' then barred = 1 end
-  if p[7] then restricted = true end
-  if p[10] then priority = tonumber(match(p[10], '^%d$')) or -1 end
-  if p[11] and p[11] ~= '0' and p[11] ~= '' then isolate = 1 end
+  if p.disabled and p.disabled ~= '0' and p.disabled ~= '' then barred = 1 end
+  if p.models then restricted = true end
+  if p.priority then priority = tonumber(match(p.priority, '^%d$')) or -1 end
+  if p.isolate_prefix and p.isolate_prefix ~= '0' and p.isolate_prefix ~= '' then isolate = 1 end
   local tenant = 'tenant:' .. string.sub(root, 7, -2)
   local asked, k = { user and 'user:' .. user or team and 'team:' .. team or tenant, false, false, false }, 1
   if user and team then
@@ -155,13 +154,13 @@ repeat
     k = k + 1
     asked[k] = tenant
   end
-  if ARGV[14] ~= '' then
+  if ARGV[16] and ARGV[16] ~= '' then
     k = k + 1
-    asked[k] = 'enduser:' .. ARGV[14]
+    asked[k] = 'enduser:' .. ARGV[16]
   end
-  if ARGV[15] ~= '' or tags then
+  if ARGV[17] and ARGV[17] ~= '' or tags then
     local seen = {}
-    for tag in string.gmatch(ARGV[15], '[^,]+') do
+    for tag in string.gmatch(ARGV[17] or '', '[^,]+') do
       if not seen[tag] then
         seen[tag] = true
         k = k + 1
@@ -181,22 +180,23 @@ repeat
   end
   for i = 1, k do
     local name = asked[i]
-    p = call('HMGET', name == tenant and root or root .. ':' .. name, 'rpm', 'tpm', 'parallel', 'budget_usd', 'budgets', 'period',
-      'models', 'disabled', 'created_at', 'priority', 'isolate_prefix')
-    if p[1] or p[2] or p[3] or p[4] or p[5] or p[6] or p[7] or p[8] or p[9] or p[10] or p[11] then
+    record = call('HGETALL', name == tenant and root or root .. ':' .. name)
+    if record[1] then
+      p = {}
+      for j = 1, #record, 2 do p[record[j]] = record[j + 1] end
       n = n + 1
       names[n], policies[n], rates[n] = name, p, false
-      if p[8] and p[8] ~= '0' and p[8] ~= '' then barred = barred or n end
-      if p[7] then restricted = true end
-      if p[10] and priority < 0 then priority = tonumber(match(p[10], '^%d$')) or -1 end
-      if p[11] and p[11] ~= '0' and p[11] ~= '' then isolate = 1 end
+      if p.disabled and p.disabled ~= '0' and p.disabled ~= '' then barred = barred or n end
+      if p.models then restricted = true end
+      if p.priority and priority < 0 then priority = tonumber(match(p.priority, '^%d$')) or -1 end
+      if p.isolate_prefix and p.isolate_prefix ~= '0' and p.isolate_prefix ~= '' then isolate = 1 end
     end
   end
   if barred then
     verdict, who = 3, barred
     break
   end
-  local expires = key[16]
+  local expires = key.expires_at
   if expires and expires ~= '' and (find(expires, '%D') or now >= tonumber(expires)) then
     verdict, who = 4, 1
     break
@@ -206,7 +206,7 @@ repeat
   if restricted then
     -- include models.part.lua
     for i = 1, n do
-      local models = policies[i][7]
+      local models = policies[i].models
       if models and not listed(models) then
         verdict, who = 5, i
         break
@@ -223,7 +223,7 @@ repeat
   local month, known, bad, limited
   for i = 1, n do
     p = policies[i]
-    local rpm, tpm, parallel, usd = p[1], p[2], p[3], p[4]
+    local rpm, tpm, parallel, usd = p.rpm, p.tpm, p.parallel, p.budget_usd
     if rpm then
       if #rpm > 15 or find(rpm, '%D') then rpm = nil else rpm = tonumber(rpm) end
       if not rpm then bad = true end
@@ -235,17 +235,17 @@ repeat
     if parallel then
       if #parallel > 15 or find(parallel, '%D') then parallel = nil else parallel = tonumber(parallel) end
       if not parallel then bad = true end
-      p[3], limited = parallel, true
+      p.parallel, limited = parallel, true
     end
 
     -- Budgets: one counter for each period, the smallest limit of those with the same one. Without a budget it only counts.
     local first = m + 1
-    local list = p[5]
+    local list = p.budgets
     if usd or not list then
-      local spec, name = usd and p[6] or 'month', month
+      local spec, name = usd and p.period or 'month', month
       if spec ~= 'month' then
         if not name_of then name_of, end_of = calendar() end
-        name = name_of(spec, p[9])
+        name = name_of(spec, p.created_at)
       elseif not name then
         if not name_of then name_of, end_of = calendar() end
         month = name_of('month')
@@ -270,7 +270,7 @@ repeat
       if not name_of then name_of, end_of = calendar() end
       for usd, spec in string.gmatch(list, '([^%s,/]+)/([^%s,/]+)') do
         local whole, part = match(usd, '^(%d+)%.?(%d*)$')
-        local name = name_of(spec, p[9])
+        local name = name_of(spec, p.created_at)
         if not whole or not name or #whole > 7 then
           bad = true
           break
@@ -314,11 +314,19 @@ repeat
           v = call('HMGET', at, rate[8], rate[9])
           cell, held = v[1], v[2]
         end
-        cell, held = tonumber(cell and match(cell, '^%d+') or not cell and 0), tonumber(held or 0)
+        local seen
+        if cell then
+          cell, seen = match(cell, '^(%d+) (%d+)$')
+          cell, seen = tonumber(cell), tonumber(seen)
+          if seen and seen > rate[10] then rate[10] = seen end
+        else
+          cell = 0
+        end
+        held = tonumber(held or 0)
         if not requests or not sum or not leaves or not cell or not held or requests ~= requests or sum ~= sum then
           bad = true
         else
-          rate[4], rate[5], rate[6], rate[7], rate[11], rate[12] = requests, sum, cell, held, last, leaves
+          rate[4], rate[5], rate[6], rate[7], rate[11], rate[12] = requests, sum, cell, held, seen or last, leaves
           if rate[10] >= leaves then
             if not leave then
               -- include minute.part.lua
@@ -392,7 +400,7 @@ repeat
   if limited then
     local running = call('HMGET', root .. ':parallel', unpack(names, 1, n))
     for i = 1, n do
-      local most = policies[i][3]
+      local most = policies[i].parallel
       if most then
         local now = tonumber(running[i] or 0)
         if not now or now ~= now then
@@ -420,9 +428,9 @@ repeat
   hold = tonumber(hold_text)
   local price = 0
   local base = hold
-  if ARGV[11] ~= '0' then
-    local most, least = tonumber(ARGV[11]), tonumber(ARGV[13])
-    price = tonumber(ARGV[12])
+  if ARGV[13] and ARGV[13] ~= '0' then
+    local most, least = tonumber(ARGV[13]), tonumber(ARGV[15])
+    price = tonumber(ARGV[14])
     out = math.min(math.max(usual, least, 1), most)
     hold = base + math.ceil(price / 1000)
   end
@@ -478,17 +486,19 @@ repeat
       if tpm then
         cell = c .. 't'
         local sum = rate[5] + tokens
-        call('HSET', at, 'requests', format('%d', requests), 'tokens', format('%d', sum), 'last', last, c,
-          format('%d %s', rate[6] + 1, last), rate[9], format('%d', rate[7] + tokens))
+        call('HSET', at, 'requests', format('%d', requests), 'tokens', format('%d', sum), c, format('%d %s', rate[6] + 1, last),
+          rate[9], format('%d', rate[7] + tokens))
         local left = tpm > sum and tpm - sum or 0
         if t < 0 or left < tleft then t, tleft = tpm, left end
       else
         -- Tokens are counted where they are limited.
-        call('HSET', at, 'requests', format('%d', requests), 'last', last, c,
-          format('%d %s', rate[6] + 1, last))
+        call('HSET', at, 'requests', format('%d', requests), c, format('%d %s', rate[6] + 1, last))
       end
       if rate[15] then call('HSET', at, 'leaves', format('%d', rate[12])) end
-      if rate[6] == 0 then call('EXPIRE', at, '120') end
+      if rate[6] == 0 then
+        call('HSET', at, 'last', last)
+        call('EXPIRE', at, '120')
+      end
       local rpm = rate[2]
       if rpm then
         local left = rpm - requests
@@ -515,19 +525,19 @@ repeat
       end
     end
   end
-  local label = ARGV[17]
+  local label = ARGV[11]
   if extra ~= '' then
     local list = '"tags":["' .. string.gsub(extra, ',', '","') .. '"'
     label = string.gsub(label, '"tags":%[(%]?)', function(none) return list .. (none == ']' and ']' or ',') end, 1)
   end
   claim = 'o ' .. ARGV[3] .. ' ' .. stamp .. ' ' .. format('%d %d ', tokens, prompt < tokens and prompt or tokens) .. hold_text .. ' '
-    .. scopes .. (out > 0 and format(' - %d ', out) or ' - 0 ') .. ARGV[12] .. ' ' .. id .. ' ' .. (team or '%') .. ' '
+    .. scopes .. (out > 0 and format(' - %d ', out) or ' - 0 ') .. (out > 0 and ARGV[14] or '0') .. ' ' .. id .. ' ' .. (team or '%') .. ' '
     .. (user or '%') .. ' ' .. label
   call('HSET', root .. ':open', rid, claim)
   call('ZADD', root .. ':reservations', format('%d', now + 25000), rid)
   local flags = 4 * priority + 4 + 2 * isolate + budgeted
-  if ARGV[16] ~= '1' then
-    return { 1, claim, key[15] or '', flags, q, qleft, 60000, t, tleft, 60000, per_token, each, extra, '' }
+  if ARGV[18] ~= '1' then
+    return { 1, claim, key.name or '', flags, q, qleft, 60000, t, tleft, 60000, per_token, each, extra, '' }
   end
   local detail = {}
   for i = 1, n do
@@ -539,14 +549,14 @@ repeat
         if not left or rest < left then left = rest end
       end
     end
-    detail[i] = names[i] .. ' ' .. (rate and rate[2] or '-') .. ' ' .. (rate and rate[3] or '-') .. ' ' .. (policies[i][3] or '-') .. ' '
+    detail[i] = names[i] .. ' ' .. (rate and rate[2] or '-') .. ' ' .. (rate and rate[3] or '-') .. ' ' .. (policies[i].parallel or '-') .. ' '
       .. (left and format('%d', left) or '-')
   end
-  return { 1, claim, key[15] or '', flags, q, qleft, 60000, t, tleft, 60000, per_token, each, extra, table.concat(detail, ';') }
+  return { 1, claim, key.name or '', flags, q, qleft, 60000, t, tleft, 60000, per_token, each, extra, table.concat(detail, ';') }
 until true
 
 local flags = 4 * priority + 4 + 2 * isolate + budgeted
-if claim then return { 1, claim, key[15] or '', flags, -1, 0, 0, -1, 0, 0, 0, 0, '', '' } end
+if claim then return { 1, claim, key.name or '', flags, -1, 0, 0, -1, 0, 0, 0, 0, '', '' } end
 
 -- A refusal.
 if allowed then
@@ -570,5 +580,5 @@ for i = 1, n do
 end
 local scope, scope_id = '', ''
 if who > 0 then scope, scope_id = match(id and names[who] or 'key:', '^(%l+):(.*)$') end
-return { verdict, id or '', key[15] or '', team or '', user or '', flags, scope or '', scope_id or '', limit, remaining, reset, lasting,
+return { verdict, id or '', key.name or '', team or '', user or '', flags, scope or '', scope_id or '', limit, remaining, reset, lasting,
   q, qleft, qreset, t, tleft, treset }

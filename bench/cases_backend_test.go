@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/fleet"
+	"github.com/headgate/headgate/bench/lab"
 	"github.com/headgate/headgate/bench/scripted"
 )
 
@@ -148,6 +149,7 @@ func TestBACK2_AClientsMistakeIsNoSickBackend(t *testing.T) {
 			}
 			l.costs(line, 0)
 		}
+		lab.Succeeds(t, patience, l.quiet, "the slots of 50 times %d are back", status)
 		for i, prefix := range prefixes {
 			if a, line := l.ask(fleet.Chat(l.model, prefix)); a.Status != 200 || line.Backend != l.backend(i) {
 				t.Errorf("behind 50 times %d: %d from %s, want %s", status, a.Status, line.Backend, l.backend(i))

@@ -94,7 +94,8 @@ func (r *request) settle(hand func(coordinator.Settlement)) {
 
 // release says what the slot was good for.
 func (r *request) release() coordinator.Release {
-	release := coordinator.Release{Pool: r.ask.Pool, RID: r.ask.RID, Attempt: r.ask.Attempt, Unused: r.backend == nil,
+	refused := r.begun && r.record.Outcome == coordinator.OutcomeRejected // by the engine, before it computed anything
+	release := coordinator.Release{Pool: r.ask.Pool, RID: r.ask.RID, Attempt: r.ask.Attempt, Unused: r.backend == nil || refused,
 		Answered: r.served || r.counted && r.begun, Completion: r.usage.Completion}
 	if r.record.Stream && r.served {
 		release.TTFT = r.firstAt.Sub(r.sentAt)

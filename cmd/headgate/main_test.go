@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/headgate/headgate/bench/lab"
 )
 
@@ -126,6 +128,37 @@ func TestHelpHasExamples(t *testing.T) {
 	}
 	if out := must(t, nil, "version"); !regexp.MustCompile(`^headgate \S+ .*go1\.\d+`).MatchString(out) {
 		t.Errorf("version: %q", out)
+	}
+}
+
+// TestEveryCommandAndFlagIsOnThePage: docs/cli.md names each command, and each flag of records.
+func TestEveryCommandAndFlagIsOnThePage(t *testing.T) {
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(what string) {
+		if !strings.Contains(string(text), what) {
+			t.Errorf("docs/cli.md lacks %s", what)
+		}
+	}
+	for _, c := range (surroundings{}).root().Commands() {
+		if c.Name() == "help" {
+			continue
+		}
+		has("`" + map[bool]string{true: c.Name(), false: "headgate " + c.Name()}[c.Name() == "teams" || c.Name() == "users" || c.Name() == "keys"])
+		for _, below := range c.Commands() {
+			if c.Name() == "keys" && (below.Name() == "rotate" || below.Name() == "import") {
+				has("`headgate keys " + below.Name() + "`")
+				continue
+			}
+			has(below.Name() + "`")
+		}
+		if c.Name() == "keys" {
+			for _, below := range c.Commands() {
+				below.Flags().VisitAll(func(f *pflag.Flag) { has("--" + f.Name) })
+			}
+		}
 	}
 }
 

@@ -41,10 +41,24 @@ func (r *recordCommand) withDirectory(ctx context.Context, fn func(context.Conte
 
 // dial connects to HG_REDIS_URL. The store runs until stop is called. The error says in one line what is wrong.
 func dial(ctx context.Context, cfg config.Config) (store *pipeline.Store, stop func(), err error) {
+	store, stop, err = connect(ctx, cfg, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	// The store inside of dev takes scripts without their first line only.
+	if _, err := store.Do(ctx, "EVAL", "", "#!lua\nreturn 1", "0"); err != nil && strings.Contains(err.Error(), "compiling") {
+		stop()
+		return connect(ctx, cfg, true)
+	}
+	return store, stop, nil
+}
+
+func connect(ctx context.Context, cfg config.Config, simple bool) (store *pipeline.Store, stop func(), err error) {
 	wait, end := context.WithTimeout(ctx, commandTimeout)
 	defer end()
 	reason := &lastError{lasting: end}
-	store, err = pipeline.NewStore(pipeline.StoreConfig{Name: "redis", URL: cfg.RedisURL, Timeout: commandTimeout, Log: zerolog.New(reason)})
+	store, err = pipeline.NewStore(pipeline.StoreConfig{Name: "redis", URL: cfg.RedisURL, Timeout: commandTimeout,
+		Simple: simple, Log: zerolog.New(reason)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("HG_REDIS_URL: %w", err)
 	}

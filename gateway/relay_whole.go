@@ -112,7 +112,7 @@ func (r *request) wholeUsage(answer []byte, usage protocol.Usage, known bool, er
 		usage = r.wholeEstimate(answer)
 	}
 	r.usage = usage
-	if known {
+	if known && len(answer) < maxWholeAnswer { // a larger one is not all there
 		r.store = answer
 	}
 }

@@ -38,49 +38,49 @@ var (
 type series int
 
 const (
-	running series = iota
-	waiting
-	kvUse
-	oldKVUse
-	promptTokens
-	prefixQueries
-	oldPrefixQueries
-	prefixHits
-	oldPrefixHits
-	processStarted
-	counterCreated
-	kvCapacity
+	seriesRunning series = iota
+	seriesWaiting
+	seriesKVUse
+	seriesOldKVUse
+	seriesPrompt
+	seriesQueries
+	seriesOldQueries
+	seriesHits
+	seriesOldHits
+	seriesStarted
+	seriesCreated
+	seriesCapacity
 	allSeries
 )
 
 var seriesNames = map[string]series{
-	"process_start_time_seconds": processStarted,
+	"process_start_time_seconds": seriesStarted,
 
-	"vllm:num_requests_running":             running,
-	"vllm:num_requests_waiting":             waiting,
-	"vllm:kv_cache_usage_perc":              kvUse,
-	"vllm:gpu_cache_usage_perc":             oldKVUse,
-	"vllm:prompt_tokens_total":              promptTokens,
-	"vllm:prefix_cache_queries_total":       prefixQueries,
-	"vllm:gpu_prefix_cache_queries_total":   oldPrefixQueries,
-	"vllm:prefix_cache_hits_total":          prefixHits,
-	"vllm:gpu_prefix_cache_hits_total":      oldPrefixHits,
-	"vllm:prompt_tokens_created":            counterCreated,
-	"vllm:prefix_cache_queries_created":     counterCreated,
-	"vllm:gpu_prefix_cache_queries_created": counterCreated,
-	"vllm:cache_config_info":                kvCapacity,
+	"vllm:num_requests_running":             seriesRunning,
+	"vllm:num_requests_waiting":             seriesWaiting,
+	"vllm:kv_cache_usage_perc":              seriesKVUse,
+	"vllm:gpu_cache_usage_perc":             seriesOldKVUse,
+	"vllm:prompt_tokens_total":              seriesPrompt,
+	"vllm:prefix_cache_queries_total":       seriesQueries,
+	"vllm:gpu_prefix_cache_queries_total":   seriesOldQueries,
+	"vllm:prefix_cache_hits_total":          seriesHits,
+	"vllm:gpu_prefix_cache_hits_total":      seriesOldHits,
+	"vllm:prompt_tokens_created":            seriesCreated,
+	"vllm:prefix_cache_queries_created":     seriesCreated,
+	"vllm:gpu_prefix_cache_queries_created": seriesCreated,
+	"vllm:cache_config_info":                seriesCapacity,
 
-	"sglang:num_running_reqs":    running,
-	"sglang:num_queue_reqs":      waiting,
-	"sglang:token_usage":         kvUse,
-	"sglang:prompt_tokens_total": promptTokens,
-	"sglang:cached_tokens_total": prefixHits,
-	"sglang:cache_config_info":   kvCapacity,
+	"sglang:num_running_reqs":    seriesRunning,
+	"sglang:num_queue_reqs":      seriesWaiting,
+	"sglang:token_usage":         seriesKVUse,
+	"sglang:prompt_tokens_total": seriesPrompt,
+	"sglang:cached_tokens_total": seriesHits,
+	"sglang:cache_config_info":   seriesCapacity,
 
-	"llamacpp:requests_processing":  running,
-	"llamacpp:requests_deferred":    waiting,
-	"llamacpp:kv_cache_usage_ratio": kvUse, // old servers only
-	"llamacpp:prompt_tokens_total":  promptTokens,
+	"llamacpp:requests_processing":  seriesRunning,
+	"llamacpp:requests_deferred":    seriesWaiting,
+	"llamacpp:kv_cache_usage_ratio": seriesKVUse, // old servers only
+	"llamacpp:prompt_tokens_total":  seriesPrompt,
 }
 
 // parseExposition reads a page in the text format. What it does not understand it passes over; an error means that the
@@ -108,7 +108,7 @@ func parseExposition(page io.Reader) (exposition, error) {
 	if limited.N == 0 {
 		return exposition{}, errLongPage
 	}
-	if s.lines[running] == 0 {
+	if s.lines[seriesRunning] == 0 {
 		return exposition{}, errNoEngine
 	}
 	return s.exposition(), nil
@@ -145,9 +145,9 @@ func (s *sums) add(line []byte) {
 	}
 	s.lines[kind]++
 	switch kind {
-	case processStarted, counterCreated:
+	case seriesStarted, seriesCreated:
 		s.value[kind] = max(s.value[kind], v)
-	case kvCapacity: // the labels hold it, the value is 1
+	case seriesCapacity: // the labels hold it, the value is 1
 		s.value[kind] += l.capacity()
 	default:
 		s.value[kind] += v
@@ -155,11 +155,11 @@ func (s *sums) add(line []byte) {
 }
 
 func (s *sums) exposition() exposition {
-	kv := s.newer(kvUse, oldKVUse)
+	kv := s.newer(seriesKVUse, seriesOldKVUse)
 	e := exposition{
-		running: s.whole(running), waiting: s.whole(waiting),
-		kvTokens: s.whole(kvCapacity), promptTokens: s.whole(promptTokens),
-		prefixQueries: s.whole(s.newer(prefixQueries, oldPrefixQueries)), prefixHits: s.whole(s.newer(prefixHits, oldPrefixHits)),
+		running: s.whole(seriesRunning), waiting: s.whole(seriesWaiting),
+		kvTokens: s.whole(seriesCapacity), promptTokens: s.whole(seriesPrompt),
+		prefixQueries: s.whole(s.newer(seriesQueries, seriesOldQueries)), prefixHits: s.whole(s.newer(seriesHits, seriesOldHits)),
 	}
 	if e.prefixQueries == 0 && e.prefixHits > 0 {
 		e.prefixQueries = e.promptTokens // SGLang looks each prompt up and does not count it again
@@ -167,7 +167,7 @@ func (s *sums) exposition() exposition {
 	if n := s.lines[kv]; n > 0 {
 		e.kvUse = min(s.value[kv]/float64(n), 1)
 	}
-	if at := s.value[s.newer(processStarted, counterCreated)]; at > 0 {
+	if at := s.value[s.newer(seriesStarted, seriesCreated)]; at > 0 {
 		e.started = strconv.FormatFloat(at, 'f', 3, 64)
 	}
 	return e

@@ -213,15 +213,21 @@ func parseListing(body []byte) listing {
 }
 
 func (p prober) get(ctx context.Context, s spec, path string, most int64) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme+"://"+s.host+s.basePath+path, nil)
-	if err != nil {
-		return 0, nil, err
-	}
-	resp, err := p.client.Do(req)
+	resp, err := p.open(ctx, s, path)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	return resp.StatusCode, body, err
+}
+
+// open sends a GET; the caller closes the body. It dials the address, which may have an IPv6 zone that Host must not have.
+func (p prober) open(ctx context.Context, s spec, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.scheme+"://"+s.host+s.basePath+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Host, req.URL.Host = s.host, s.addr
+	return p.client.Do(req)
 }

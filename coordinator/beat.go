@@ -185,6 +185,9 @@ func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) 
 	p.compare(ctx, pool, r)
 	p.recount(ctx, pool, r, beat.facts)
 	dead, due := s.watch.look(sighted{self: p.cfg.Replica, sent: sent, now: time.Now(), beats: r.Replicas}, p.cfg.times)
+	if pool == wholeFleet {
+		p.saw(&s.watch, time.Now())
+	}
 	for _, d := range dead {
 		p.bury(ctx, pool, d)
 	}

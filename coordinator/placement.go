@@ -95,6 +95,7 @@ type Placement struct {
 	holds holds
 
 	beaten atomic.Bool // a beat was acknowledged
+	living atomic.Pointer[[]string]
 
 	mu    sync.Mutex
 	acked map[string]time.Time // per pool: when the last acknowledged beat was sent

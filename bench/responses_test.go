@@ -193,27 +193,19 @@ func TestResponsesWaitForTheirEngine(t *testing.T) {
 	if err := holder.SetFault(engine.Fault{Kind: engine.Slow, Delay: 50 * time.Millisecond, Times: 1}); err != nil {
 		t.Fatal(err)
 	}
-	type result struct {
-		at   string
-		a    fleet.Answer
-		took time.Duration
-	}
-	results := make(chan result, 3)
+	results := make(chan fleet.Answer, 3)
 	go func() { // takes the only slot for a while: 40 events, 50 ms each
-		_, at, a := respond(t, s.Replicas[0], key, next+`,"stream":true,"max_output_tokens":40}`)
-		results <- result{at, a, 0}
+		results <- ask(t, "POST", s.Replicas[0].URL+"/v1/responses", key, next+`,"stream":true,"max_output_tokens":40}`)
 	}()
 	lab.Eventually(t, 10*time.Second, func() bool { return s.slots(t) == 1 }, "the holder's slot is taken")
 	for i := range 2 {
 		go func() {
-			started := time.Now()
-			_, at, a := respond(t, s.Replicas[i], key, next+`}`, fmt.Sprintf("X-Request-Id: waits-%d", i))
-			results <- result{at, a, time.Since(started)}
+			results <- ask(t, "POST", s.Replicas[i].URL+"/v1/responses", key, next+`}`, fmt.Sprintf("X-Request-Id: waits-%d", i))
 		}()
 	}
 	for range 3 {
-		if r := <-results; r.at != backend {
-			t.Errorf("continued on %s, made on %s: %s", r.at, backend, r.a.Body)
+		if a := <-results; a.Status != 200 || a.Err != nil || a.Header.Get("X-Headgate-Backend") != backend {
+			t.Errorf("made on %s, continued: %d %v %v %.300s", backend, a.Status, a.Err, a.Header, a.Body)
 		}
 	}
 	for i := range 2 {

@@ -20,6 +20,7 @@ import (
 const aliased = `models:
   qwen:
     aliases: [small]
+    template_tokens: 10
     price: {prompt: 2, completion: 6}
     max_output_tokens: 64
   exact:

@@ -127,7 +127,7 @@ func TestMetricsFollowRecords(t *testing.T) {
 		Pools: func() []*cluster.Pool { return []*cluster.Pool{pool} },
 		Held:  func(pool string) int { return len(pool) }, Waiting: func(pool string) int { return 2 * len(pool) },
 		Backlog: map[string]func() int{"redis": func() int { return 9 }, "cache": func() int { return 0 }},
-		Open:    func() int { return 3 }, Unsettled: func() int { return 5 }, BeatAge: func() time.Duration { return 1500 * time.Millisecond },
+		Open:    func() int { return 3 }, Unsettled: func() int { return 5 }, ConsulUp: func() bool { return true }, BeatAge: func() time.Duration { return 1500 * time.Millisecond },
 		Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} },
 		LastLoad:  func() catalogue.Load { return catalogue.Load{At: time.UnixMilli(1_700_000_000_500)} }})
 	_, url := start(t, admin.Config{}, m)
@@ -174,6 +174,7 @@ func TestMetricsFollowRecords(t *testing.T) {
 		`headgate_settlements_unacknowledged 5`,
 		`headgate_beat_age_seconds 1.5`,
 		`headgate_catalogue_models 0`,
+		`headgate_consul_up 1`,
 		`headgate_catalogue_last_load_successful 0`,
 		`headgate_catalogue_loaded_timestamp_seconds 1.7000000005e+09`,
 		`headgate_ready 0`,

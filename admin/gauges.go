@@ -24,18 +24,23 @@ func (m *Metrics) read(from Sources) {
 	if from.Catalogue != nil {
 		gauge(m, "catalogue_models", "Models of the catalogue in use.", func() int { return len(from.Catalogue().Names()) })
 	}
+	if from.ConsulUp != nil {
+		gauge(m, "consul_up", "1 while Consul answers. Without it the last known backends stay.", func() int { return one(from.ConsulUp()) })
+	}
 	if from.LastLoad != nil {
-		gauge(m, "catalogue_last_load_successful", "0 while the models file says something else than what is in use.", func() int {
-			if from.LastLoad().Good {
-				return 1
-			}
-			return 0
-		})
+		gauge(m, "catalogue_last_load_successful", "0 while the models file says something else than what is in use.", func() int { return one(from.LastLoad().Good) })
 		gauge(m, "catalogue_loaded_timestamp_seconds", "When the catalogue in use was read; 0 without a file.", func() float64 { return unix(from.LastLoad()) })
 	}
 	if from.Pools != nil {
 		m.registry.MustRegister(backends{from.Pools, from.Held, from.Waiting})
 	}
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 func unix(l catalogue.Load) float64 {

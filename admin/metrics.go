@@ -26,6 +26,7 @@ type Sources struct {
 	Backlog       map[string]func() int // post-call commands not sent yet, by store
 	Open          func() int            // reservations of requests in work
 	Unsettled     func() int            // settlements to be sent again
+	ConsulUp      func() bool           // the last query was answered
 	BeatAge       func() time.Duration  // since Redis acknowledged a beat
 	Catalogue     func() *catalogue.Catalogue
 	LastLoad      func() catalogue.Load

@@ -46,6 +46,7 @@ type Cluster struct {
 
 	current  atomic.Pointer[view]
 	answered atomic.Bool   // Consul has given a list
+	consulUp atomic.Bool   // its last query was answered
 	changed  chan struct{} // a new snapshot is due
 
 	mu     sync.Mutex
@@ -102,6 +103,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		w.up = c.consulUp.Store
 		running.Go(func() { w.run(ctx) })
 	}
 	tick := time.NewTicker(time.Second)
@@ -167,6 +169,9 @@ func (c *Cluster) Ready() error {
 	}
 	return nil
 }
+
+// ConsulUp reports whether Consul answered the last query; false without Consul.
+func (c *Cluster) ConsulUp() bool { return c.consulUp.Load() }
 
 // Failure is how a request to a backend failed.
 type Failure int

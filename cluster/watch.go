@@ -31,11 +31,12 @@ type watch struct {
 	log     zerolog.Logger
 	found   func([]spec)
 
-	index    uint64    // to wait for; 0 = do not wait
-	started  time.Time // the last query
-	known    int       // entries in the last list that was believed
-	doubted  time.Time // when an empty list came that is not believed yet; zero = none
-	failures int       // in a row
+	index    uint64     // to wait for; 0 = do not wait
+	started  time.Time  // the last query
+	known    int        // entries in the last list that was believed
+	doubted  time.Time  // when an empty list came that is not believed yet; zero = none
+	failures int        // in a row
+	up       func(bool) // told after each query whether it was answered; nil: nobody
 	complaints
 }
 
@@ -115,7 +116,14 @@ func (w *watch) fail(err error) {
 		w.log.Warn().Err(err).Msg("consul does not answer: the last known backends stay")
 	}
 	w.failures++
+	w.tell(false)
 	w.index, w.doubted = 0, time.Time{}
+}
+
+func (w *watch) tell(up bool) {
+	if w.up != nil {
+		w.up(up)
+	}
 }
 
 // take believes an answer, or doubts it.
@@ -124,6 +132,7 @@ func (w *watch) take(entries []*api.ServiceEntry, index uint64) {
 		w.log.Info().Msg("consul answers again")
 	}
 	w.failures = 0
+	w.tell(true)
 	if index < w.index {
 		w.log.Warn().Uint64("index", index).Uint64("before", w.index).Msg("consul's index went backwards: asking anew")
 		index = 0

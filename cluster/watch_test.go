@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,6 +33,7 @@ type script struct {
 	answers []answer
 	asked   []url.Values
 	at      []time.Time
+	ups     []bool     // what it told, changes only
 	lists   [][]string // what the watch believed
 	listsAt []time.Time
 }
@@ -81,6 +83,11 @@ func (s *script) play(t *testing.T, d time.Duration) {
 		s.lists = append(s.lists, all)
 		s.listsAt = append(s.listsAt, time.Now())
 	}}
+	w.up = func(up bool) {
+		if len(s.ups) == 0 || s.ups[len(s.ups)-1] != up {
+			s.ups = append(s.ups, up)
+		}
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	w.run(ctx)
@@ -197,6 +204,9 @@ func TestWatchKeepsTheListWhileConsulIsAway(t *testing.T) { // L5
 		s.fiveASecond(t)
 		if len(s.lists) != 2 || s.last() != "B2" {
 			t.Fatalf("lists %v", s.lists)
+		}
+		if len(s.ups) < 3 || !slices.Equal(s.ups[:3], []bool{true, false, true}) {
+			t.Fatalf("told of Consul: %v", s.ups)
 		}
 		for i := 2; i <= 61; i++ {
 			if s.asked[i].Has("index") {

@@ -172,3 +172,13 @@ func list(m map[string]string) []string {
 	}
 	return all
 }
+
+// TestSizesAreBytes: what many would write is told how.
+func TestSizesAreBytes(t *testing.T) {
+	if _, err := config.Load([]string{"HG_MAX_BODY_BYTES=32MiB"}); err == nil || err.Error() != `HG_MAX_BODY_BYTES: "32MiB" is not a whole number of bytes (32 MiB is 33554432)` {
+		t.Fatal(err)
+	}
+	if c, err := config.Load([]string{"HG_MAX_BODY_BYTES=33554432", "HG_LISTEN="}); err != nil || c.MaxBodyBytes != 32<<20 || c.Listen != config.DefaultListen {
+		t.Fatalf("%+v %v", c, err)
+	}
+}

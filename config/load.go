@@ -172,10 +172,11 @@ func parseDuration(s string) (any, error) {
 	return d, nil
 }
 
+// parseInt64 is for sizes.
 func parseInt64(s string) (any, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a whole number", clip(s))
+		return nil, fmt.Errorf("%q is not a whole number of bytes (32 MiB is 33554432)", clip(s))
 	}
 	return n, nil
 }

@@ -93,13 +93,17 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 
 // sources are the figures that are not counted but looked up.
 func (r *replica) sources() admin.Sources {
-	return admin.Sources{
+	sources := admin.Sources{
 		Version: thisBuild().release, Pools: r.cluster.Pools, Held: r.placement.HeldIn, Waiting: r.placement.WaitingIn,
 		Running: func() int { return r.gateway.Running() }, PromptBytes: func() int64 { return r.gateway.PromptBytes() },
 		Backlog: map[string]func() int{"redis": r.store.Backlog, "cache": r.answers.Backlog},
 		Open:    r.ledger.Open, Unsettled: r.ledger.Unsettled, BeatAge: r.placement.LastBeat,
 		Catalogue: r.catalogue.Current, LastLoad: r.catalogue.LastLoad,
 	}
+	if r.cfg.ConsulAddr != "" {
+		sources.ConsulUp = r.cluster.ConsulUp
+	}
+	return sources
 }
 
 func openCatalogue(path string, log zerolog.Logger) (*catalogue.Store, error) {

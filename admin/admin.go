@@ -47,6 +47,7 @@ type Server struct {
 	token    [sha256.Size]byte
 	mux      *http.ServeMux
 	draining atomic.Bool
+	failing  atomic.Pointer[[]string] // names, as Watch saw them last; nil: it has not looked yet
 	metrics  *Metrics
 	log      zerolog.Logger
 }

@@ -2,8 +2,10 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -25,6 +27,19 @@ func (s *Server) Watch(ctx context.Context) error {
 	}
 }
 
+// Fault is what Watch saw last: nil while the replica is ready. It does not block.
+func (s *Server) Fault() error {
+	switch failing := s.failing.Load(); {
+	case s.draining.Load():
+		return errors.New("draining")
+	case failing == nil:
+		return errors.New("starting")
+	case len(*failing) > 0:
+		return errors.New("not ready: " + strings.Join(*failing, ", "))
+	}
+	return nil
+}
+
 // look checks once, tells what is new against the names of before, and returns those of now.
 func (s *Server) look(ctx context.Context, before []string) []string {
 	limit, cancel := context.WithTimeout(ctx, checkTime)
@@ -37,6 +52,7 @@ func (s *Server) look(ctx context.Context, before []string) []string {
 	if failing == nil {
 		failing = []string{}
 	}
+	s.failing.Store(&failing)
 	s.metrics.readiness(s.cfg.Checks, faults, s.draining.Load())
 	switch {
 	case before != nil && slices.Equal(before, failing):

@@ -29,6 +29,12 @@ func TestReadinessIsToldOncePerChange(t *testing.T) {
 			t.Fatalf("told %q, want %q once", log.String(), want)
 		}
 		shows(t, s, "headgate_ready "+ready)
+		if fault := s.Fault(); (fault == nil) != (ready == "1") {
+			t.Fatalf("ready %s, but the fault is %v", ready, fault)
+		}
+	}
+	if s.Fault() == nil {
+		t.Fatal("no fault before the first look")
 	}
 	redis = errors.New("gone")
 	look("0", `"level":"info","redis":"gone","message":"not ready yet"`)

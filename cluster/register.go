@@ -22,6 +22,9 @@ type Registration struct {
 	// TTL: the check is passing for as long as this process says so, and critical
 	// once it has said nothing for that long. 0 = HealthURL is asked instead.
 	TTL time.Duration
+	// Fault is asked each time this process says so, and makes the check critical while it returns an error; its text is
+	// shown. nil: there is never one. It must not block.
+	Fault func() error
 	// HealthURL is what Consul asks every Interval (0 = 1 s).
 	HealthURL string
 	Interval  time.Duration
@@ -34,6 +37,8 @@ const (
 	// forgetAfter is Consul's smallest time from critical to deregistered: who
 	// was killed does not stay registered for ever.
 	forgetAfter = time.Minute
+	// forgetFaulty is the same for who lives and says itself that it is of no use now.
+	forgetFaulty = 10 * time.Minute
 )
 
 // Register keeps r registered until ctx ends, then deregisters it and returns
@@ -95,7 +100,13 @@ func keep(ctx context.Context, client *api.Client, r Registration, registered bo
 		}
 	}
 	if r.TTL > 0 {
-		return agent.UpdateTTLOpts(r.check(), "", api.HealthPassing, (&api.QueryOptions{}).WithContext(ctx))
+		status, text := api.HealthPassing, ""
+		if r.Fault != nil {
+			if fault := r.Fault(); fault != nil {
+				status, text = api.HealthCritical, fault.Error()
+			}
+		}
+		return agent.UpdateTTLOpts(r.check(), text, status, (&api.QueryOptions{}).WithContext(ctx))
 	}
 	_, _, err := agent.Service(r.ID, (&api.QueryOptions{}).WithContext(ctx))
 	return err
@@ -112,8 +123,12 @@ func deregister(client *api.Client, id string, log zerolog.Logger) {
 func (r Registration) check() string { return "service:" + r.ID }
 
 func (r Registration) service() *api.AgentServiceRegistration {
+	status, forget := api.HealthPassing, forgetAfter
+	if r.Fault != nil {
+		status, forget = api.HealthCritical, forgetFaulty // until it was asked
+	}
 	check := &api.AgentServiceCheck{
-		CheckID: r.check(), Status: api.HealthPassing, DeregisterCriticalServiceAfter: forgetAfter.String(),
+		CheckID: r.check(), Status: status, DeregisterCriticalServiceAfter: forget.String(),
 	}
 	switch {
 	case r.TTL > 0:

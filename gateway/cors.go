@@ -29,7 +29,7 @@ func (c cors) on() bool { return len(c.origins) > 0 }
 const preflightAge = "7200"
 
 // exposed are the fields of an answer that a page may read besides its content.
-const exposed = "Retry-After, X-Request-Id, X-Should-Retry, " +
+const exposed = "Retry-After, X-Request-Id, Request-Id, X-Should-Retry, " +
 	"X-Ratelimit-Limit-Requests, X-Ratelimit-Remaining-Requests, X-Ratelimit-Reset-Requests, " +
 	"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens, " +
 	"X-Headgate-Backend, X-Headgate-Cache, X-Headgate-Queue-Ms, Www-Authenticate"

@@ -244,6 +244,9 @@ func outcomeOf(code string) string {
 func (r *request) fields() []headerField {
 	fields := make([]headerField, 0, 16)
 	fields = append(fields, headerField{"X-Request-Id", r.record.RequestID})
+	if shapeOf(r.x.Path()) == protocol.MessagesShape { // its clients look for it under this name only
+		fields = append(fields, headerField{"Request-Id", r.record.RequestID})
+	}
 	if r.admission.Verdict != 0 {
 		fields = windowFields(fields, r.admission)
 		fields = append(fields, headerField{"X-Headgate-Cache", r.record.Cache})

@@ -7,10 +7,10 @@ IMAGE   ?= headgate:$(VERSION)
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help dev tools check test fuzz bench build image clean
+.PHONY: help dev tools check test test-clients fuzz bench build image clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 dev: ## run headgate with an embedded store and two simulated engines; needs nothing but Go
 	@go build -o bin/headgate ./cmd/headgate
@@ -26,6 +26,10 @@ test: tools ## all tests with the race detector
 	go build ./...
 	go test -race -shuffle=on -timeout 5m ./...
 
+test-clients: tools ## the public client libraries of Go, Node and Python against two replicas; downloads them once
+	@.ci/clients
+	go test -tags clients -count=1 -v -timeout 8m ./bench/clients
+
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@.ci/fuzz $(FUZZTIME)
 
@@ -39,4 +43,4 @@ image: ## the container image
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
 
 clean: ## remove what was built or downloaded here
-	rm -rf bin .tools
+	rm -rf bin .tools bench/clients/node/node_modules bench/clients/python/.venv

@@ -20,6 +20,8 @@ type LedgerConfig struct {
 	Log      zerolog.Logger
 	Clock    func() time.Time // of what is remembered here; nil: time.Now. Redis' clock decides everything else
 	SpoolDir string           // where settlements wait that Redis did not acknowledge; "": in memory only
+	Serve    bool             // AdmitLocally may let requests in while Redis cannot be asked
+	Replicas func() int       // how many live, as last seen; nil: 1. Read by AdmitLocally
 }
 
 // Ledger lets requests in against limits and budgets that hold for the whole fleet, and replaces what they held by what
@@ -43,6 +45,7 @@ type Ledger struct {
 	lookups   lookups
 	unsettled unsettled
 	acked     acked
+	local     local
 	health    health
 	wake      chan struct{} // to Run: a tenant's set is to be written
 }
@@ -92,7 +95,8 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 	return h
 }
 
-func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
+// label is the fixed part of the usage record of a request that is lost.
+func (l *Ledger) label(r Request) string {
 	w := line{}
 	w.text("request_id", r.RequestID)
 	w.text("rid", r.RID)
@@ -103,12 +107,16 @@ func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
 	w.text("route", r.Route)
 	w.text("model", r.Model)
 	w.raw("stream", strconv.FormatBool(r.Stream))
+	return string(w.dst)
+}
+
+func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
 	a := lua.AdmitArgs{
 		RID: r.RID, KeyHash: r.KeyHash, Owner: lua.ClaimText(l.cfg.Replica), Model: r.Model, Known: r.Known, Priced: r.Priced,
 		PromptBytes: max(r.PromptBytes, 0), Choices: r.Choices,
 		Prompt: max(r.PromptTokens, 0), Cap: max(r.OutputCap, 0), Usual: max(r.OutputUsual, 0),
-		HoldNUSD: min(max(r.HoldNUSD, 0), maxNUSD), Label: lua.ClaimText(string(w.dst)),
-		EndUser: SafeID(r.EndUser), Tags: tagNames(r.Tags),
+		HoldNUSD: min(max(r.HoldNUSD, 0), maxNUSD), Label: lua.ClaimText(l.label(r)),
+		EndUser: SafeID(r.EndUser), Tags: tagNames(r.Tags), Detail: l.cfg.Serve,
 	}
 	if r.InTranches() {
 		a.HoldNUSD = min(max(r.PromptHoldNUSD, 0), maxNUSD)
@@ -143,6 +151,9 @@ func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
 	now := l.cfg.Clock()
 	switch a.Verdict {
 	case Admitted:
+		if l.cfg.Serve {
+			l.local.remember(r, a, reply.Detail)
+		}
 		l.seen.put(r.KeyHash, Hint{Tenant: r.Tenant, Team: a.Team, Priority: int(reply.Priority), IsolatePrefix: reply.Isolate})
 		if l.open.add(r.Tenant, r.RID, reserved{r.KeyHash, r.Model, r.PromptBytes, r.Choices}, now) {
 			l.poke()
@@ -191,6 +202,9 @@ func millisOf(ms int64) time.Duration { return time.Duration(ms) * time.Millisec
 // Settle declares the settlement on p. It is safe to repeat: the same request is charged once. What Redis does not
 // acknowledge is kept and sent again by Run. // L2, L3
 func (l *Ledger) Settle(p *pipeline.Post, s Settlement) {
+	if s.NeverAdmitted {
+		l.local.done(s.RID, s.CostNUSD)
+	}
 	p.With(func(b *pipeline.Batch) {
 		l.declareSettlement(b, s).Then(func(done lua.Settled, err error) {
 			if err != nil {

@@ -304,11 +304,11 @@ func curl(url, key, model string, stream bool) string {
 	if err != nil {
 		panic(err) // a text always can
 	}
-	flags, more := "", ""
+	flags, ask, more := "", "Say hello.", ""
 	if stream {
-		flags, more = "-N ", `,"stream":true`
+		flags, ask, more = "-N ", "Tell me a story.", `,"stream":true` // another prompt: the first one's answer is in the cache
 	}
-	body := fmt.Sprintf(`{"model":%s,"messages":[{"role":"user","content":"Say hello."}],"max_tokens":64%s}`, name, more)
+	body := fmt.Sprintf(`{"model":%s,"messages":[{"role":"user","content":"%s"}],"max_tokens":64%s}`, name, ask, more)
 	return fmt.Sprintf("curl %s%s/v1/chat/completions -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -d '%s'",
 		flags, url, key, strings.ReplaceAll(body, "'", `'\''`))
 }

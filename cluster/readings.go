@@ -148,7 +148,8 @@ func (r *Readings[S]) round(ctx context.Context) {
 			scrapes = r.scrapes(looks, held)
 		}
 	}
-	if answers := r.ask(ctx, scrapes, before); len(answers) > 0 {
+	answers := r.ask(ctx, scrapes, before)
+	if len(answers) > 0 && ctx.Err() == nil { // what was cut by our own end says nothing of an engine
 		r.publish(ctx, answers)
 	}
 }

@@ -40,6 +40,9 @@ type replica struct {
 	admin     *admin.Server
 
 	public, private net.Listener
+
+	leaving context.Context // ends when the replica begins to leave: with depart
+	depart  context.CancelFunc
 }
 
 // cacheTimeout is the longest a request waits for the response cache: what comes later is a miss.
@@ -54,6 +57,7 @@ type substitutes struct {
 // build puts a replica together and opens its ports. Nothing runs before run.
 func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica, error) {
 	r := &replica{cfg: cfg, log: log, catalogue: instead.catalogue, pipeline: pipeline.New()}
+	r.leaving, r.depart = context.WithCancel(context.Background())
 	var err error
 	if r.catalogue == nil {
 		if r.catalogue, err = openCatalogue(cfg.Catalog, log); err != nil {

@@ -77,6 +77,8 @@ func (r *replica) run(ctx context.Context, how conduct) error {
 	work.start("cluster", r.cluster.Run)
 	work.start("ledger", r.ledger.Run)
 	work.start("placement", r.placement.Run)
+	work.start("readings", r.read)
+	work.start("registration", r.register)
 	work.start("public port", func(context.Context) error {
 		if err := server.Serve(gateway.Listener(r.public)); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -149,6 +151,7 @@ const lastBytes = time.Second
 // serveOn gives load balancers HG_NOTICE_TIME to see that the replica is not ready any more.
 func (r *replica) serveOn(work *group, how conduct) {
 	r.admin.Drain()
+	r.depart()
 	r.log.Info().Dur("notice_ms", r.cfg.NoticeTime).Msg("leaving: not ready, still serving")
 	notice := time.NewTimer(r.cfg.NoticeTime)
 	defer notice.Stop()
@@ -162,6 +165,7 @@ func (r *replica) serveOn(work *group, how conduct) {
 // leave ends requests, then what they left for Redis, then this replica's place in the fleet.
 func (r *replica) leave(server *http.Server, work *group, how conduct) {
 	r.admin.Drain()
+	r.depart()
 	drain, cancel := context.WithTimeout(context.Background(), r.cfg.DrainTime)
 	defer cancel()
 	running := r.gateway.Running()

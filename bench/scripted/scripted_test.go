@@ -139,6 +139,30 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	}
 }
 
+func TestRefuseAndBegin(t *testing.T) {
+	t.Parallel()
+	s := scripted.Start(t)
+	for range 3 {
+		c := dial(t, s)
+		send(t, c, "POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+		if _, err := io.ReadFull(c, make([]byte, 20)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Refuse(true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("an open connection ends with %v", err)
+		}
+		if late, err := net.Dial("tcp", s.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dialled %v, %v", late, err)
+		}
+		if err := s.Refuse(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestLateClose(t *testing.T) {
 	t.Parallel()
 	s := scripted.Start(t)

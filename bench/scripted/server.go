@@ -14,6 +14,7 @@ package scripted
 import (
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,19 +39,26 @@ type Server struct {
 	idleClose time.Duration
 	lateClose bool
 	closed    bool
+	bound     *os.File // the port, while connections are refused
 	serving   sync.WaitGroup
 }
 
 // Start listens on a free port of 127.0.0.1 until the test ends. Without an Answer it answers J(10,3).
 func Start(t testing.TB, models ...string) *Server {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	return StartOn(t, "127.0.0.1:0", models...)
+}
+
+// StartOn is Start on an address.
+func StartOn(t testing.TB, addr string, models ...string) *Server {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &Server{Addr: l.Addr().String(), listener: l, models: models, health: 200}
 	s.Answer(func(*Request) Script { return JSON(200, J(10, 3)) })
-	s.serving.Go(s.accept)
+	s.serving.Go(func() { s.accept(l) })
 	t.Cleanup(s.close)
 	return s
 }
@@ -114,9 +122,9 @@ func (s *Server) Received() string {
 	return all.String()
 }
 
-func (s *Server) accept() {
+func (s *Server) accept(l net.Listener) {
 	for {
-		nc, err := s.listener.Accept()
+		nc, err := l.Accept()
 		if err != nil {
 			return
 		}
@@ -135,9 +143,12 @@ func (s *Server) accept() {
 }
 
 func (s *Server) close() {
-	s.listener.Close()
 	s.mu.Lock()
 	s.closed = true
+	s.listener.Close()
+	if s.bound != nil {
+		s.bound.Close()
+	}
 	for _, c := range s.conns {
 		c.tcp.Close()
 	}

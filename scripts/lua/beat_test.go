@@ -58,6 +58,29 @@ func TestBeatKeepsTheCountOfLeases(t *testing.T) {
 	})
 }
 
+// A Redis user may do anything with keys and nothing with channels: that is what `~* +@all` means since Redis 7.
+func TestBeatHandsOverWithoutRightsOnChannels(t *testing.T) {
+	t.Parallel()
+	redis := lab.Redis(t)
+	redis.CLI("ACL", "SETUSER", "app", "on", ">pw", "~hg:*", "+@all", "resetchannels")
+	p := newPool(t, pipeline.StoreConfig{URL: "redis://app:pw@" + redis.Addr + "/0"})
+	p.place(on(ask("01", 1), "b1"))
+	for i := range 3 {
+		p.place(on(by("b", ask(fmt.Sprintf("1%d", i), 1)), "b1"))
+	}
+	if r := p.beat(b1(3, false)); r.Granted != 2 {
+		t.Fatalf("%+v", r)
+	}
+	p.held("b1", 3)
+	p.waits("12")
+	if leases := p.hash(":held:b"); len(leases) != 2 {
+		t.Fatalf("leases %v", leases)
+	}
+	if got := p.field(":turns", "grants"); got != "2" {
+		t.Fatalf("grants %q", got)
+	}
+}
+
 func TestBeatHandsOverWhatIsFree(t *testing.T) {
 	t.Parallel()
 	onBothPools(t, func(t *testing.T, p *pool) {

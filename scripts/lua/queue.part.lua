@@ -89,7 +89,7 @@ local function offer(offered, w, member)
       if #w.prints > 0 then match(w, { [tag_of(b)] = b }) end
       claim(b, w)
       remember(w, b)
-      later('PUBLISH', 'hg:grant:' .. w.replica, string.match(root, '^hg:{p:(.*)}$') .. ' ' .. w.rid .. ' '
+      announce('hg:grant:' .. w.replica, string.match(root, '^hg:{p:(.*)}$') .. ' ' .. w.rid .. ' '
         .. int(w.attempt) .. ' ' .. b.id)
       w.on, granted[w.rid] = b.id, w
       return true

@@ -1,7 +1,8 @@
 -- What every script of placement shares: the records of backends, leases, and the plan.
 --
 -- Everything is read and planned first; commit() then runs the planned writes, each on a key whose type was read, so
--- none can fail and nothing is half done. A backend, waiter or replica that cannot be read is passed over.
+-- none can fail and nothing is half done; announcements come last, and may fail. A backend, waiter or replica that cannot
+-- be read is passed over.
 -- MU are thousandths of a model unit, whole; a rate is MU per second.
 --
 -- <root>:backend:<id>        hash  address, slots, models (percent-encoded, parted by spaces; absent: all)
@@ -67,8 +68,11 @@ local function judge(b)
   b.open = b.usable and cool <= now and b.kv <= FULL
 end
 
-local plan, dirty, backends = {}, {}, {}
+local plan, dirty, backends, announced = {}, {}, {}, {}
 local function later(...) plan[#plan + 1] = { ... } end
+
+-- announce plans a message, which is sent last: a user without rights on channels loses it, and nothing else.
+local function announce(channel, message) announced[#announced + 1], announced[#announced + 2] = channel, message end
 
 -- backend is the record of id as it will be after the plan. slots: what counts where the record has none (or nil).
 -- Its table is made in one piece, and its figures are judged together: a pool has many.
@@ -132,4 +136,5 @@ local function commit()
     redis.call('HSET', b.key, unpack(more))
   end
   for i = 1, #plan do call(unpack(plan[i])) end
+  for i = 1, #announced, 2 do pcall('PUBLISH', announced[i], announced[i + 1]) end
 end

@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +32,10 @@ func main() {
 	os.Exit(surroundings{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, hurry: hurry}.run(asked, os.Args[1:]))
 }
 
+// sameSignal is how soon after a signal the next one counts as the same: timeout(1) and other wrappers that pass a signal
+// on make two of one ctrl-c. No person is as fast.
+const sameSignal = 150 * time.Millisecond
+
 // untilSignals returns what ends with the first SIGTERM or SIGINT, and with the second; a third ends the process. // M3
 func untilSignals() (asked, hurry context.Context) {
 	asked, first := context.WithCancel(context.Background())
@@ -41,6 +46,13 @@ func untilSignals() (asked, hurry context.Context) {
 		for _, then := range []func(){first, second, func() { os.Exit(statusFailed) }} {
 			<-signals
 			then()
+			for same := time.After(sameSignal); same != nil; {
+				select {
+				case <-signals:
+				case <-same:
+					same = nil
+				}
+			}
 		}
 	}()
 	return asked, hurry

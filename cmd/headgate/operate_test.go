@@ -70,7 +70,8 @@ func TestSecondSignalCutsAndBills(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.find(&p.stderr, `"running":1,.*"message":"draining"`)
-	if status := p.end(syscall.SIGTERM); status != statusFailed {
+	p.again(syscall.SIGTERM, `"message":"ending at once`)
+	if status := p.wait(); status != statusFailed {
 		t.Fatalf("status %d", status)
 	}
 	p.find(&p.stderr, `"level":"warn","cut":1,.*"message":"ending at once`)
@@ -100,8 +101,37 @@ func TestDevSaysWhatItWaitsFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.find(&p.stderr, `(?m)^waiting for 1 request; ctrl-c again to end at once$`)
-	if status := p.end(syscall.SIGINT); status != statusFailed {
+	p.again(syscall.SIGINT, `"message":"ending at once`)
+	if status := p.wait(); status != statusFailed {
 		t.Fatalf("status %d", status)
+	}
+}
+
+// again sends the second signal, until the process takes it for one of its own.
+func (p *process) again(sig os.Signal, told string) {
+	p.t.Helper()
+	for range 5 {
+		_ = p.cmd.Process.Signal(sig)
+		for until := time.Now().Add(3 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+			if strings.Contains(p.stderr.String(), told) {
+				return
+			}
+		}
+	}
+	p.t.Fatal("the second signal is not taken")
+}
+
+// TestOneSignalSentTwiceIsOne: wrappers that pass ctrl-c on double it; the end is in order all the same.
+func TestOneSignalSentTwiceIsOne(t *testing.T) {
+	p := start(t, []string{"HG_LISTEN=127.0.0.1:0", "HG_ADMIN_LISTEN=127.0.0.1:0"}, "dev")
+	p.find(&p.stdout, `press ctrl-c`)
+	for range 2 {
+		if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status := p.wait(); status != 0 || p.stderr.String() != "" {
+		t.Fatalf("status %d: %s", status, p.stderr.String())
 	}
 }
 

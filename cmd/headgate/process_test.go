@@ -291,7 +291,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.find(&p.stderr, `not ready, still serving`)
-	if status := p.end(syscall.SIGTERM); status != statusFailed {
+	p.again(syscall.SIGTERM, `"message":"ending at once`)
+	if status := p.wait(); status != statusFailed {
 		t.Fatalf("status %d", status)
 	}
 }

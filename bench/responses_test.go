@@ -218,6 +218,24 @@ func TestResponsesWaitForTheirEngine(t *testing.T) {
 	}
 }
 
+// TestContinuedResponsesAreHeldInFull: what was said before is in the engine and not in the body, so the hold covers as much
+// as a prompt can have there; what is charged is what it had.
+func TestContinuedResponsesAreHeldInFull(t *testing.T) {
+	t.Parallel()
+	s := newRoutes(t, engine.Options{Speed: 100, Slots: 8, MaxModelLen: 8192})
+	tight := s.Key("--tenant", "acme", "--name", "tight", "--budget", "0.016/month") // 8,000 prompt tokens
+	wide := s.Key("--tenant", "acme", "--name", "wide", "--budget", "0.018/month")   // 9,000
+	id, _, _ := respond(t, s.Replicas[0], tight, `{"model":"qwen","input":"hi","max_output_tokens":5}`)
+	next := `{"model":"qwen","input":"hi","max_output_tokens":5,"previous_response_id":"` + id + `"}`
+	if a := ask(t, "POST", s.Replicas[0].URL+"/v1/responses", tight, next); a.Status != 429 || !strings.Contains(a.Body, "insufficient_quota") {
+		t.Errorf("a budget that cannot hold the context: %d %s", a.Status, a.Body)
+	}
+	for i := range 3 {
+		respond(t, s.Replicas[0], wide, next)
+		s.booksAgree(t, "acme", 3+i) // the next one needs all of it again
+	}
+}
+
 // TestResponsesOfAFastClient: a client that comes back through another replica before the first one's note has reached
 // Redis still finds its response.
 func TestResponsesOfAFastClient(t *testing.T) {

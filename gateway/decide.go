@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
+	"github.com/headgate/headgate/gateway/protocol/scan"
 	"github.com/headgate/headgate/pipeline"
 )
 
@@ -134,8 +135,11 @@ func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 		HoldNUSD:     r.hold(bound),
 	}
 	if r.route.kind.Generates() {
-		ask.PromptBytes, ask.Choices = r.scan.PromptBytes, r.choices()
-		if r.scan.Stream { // held as it comes: nobody's budget is frozen by a large cap
+		ask.Choices = r.choices()
+		if r.promptIsText() {
+			ask.PromptBytes = r.scan.PromptBytes
+		}
+		if r.scan.Stream && !r.scan.Background { // held as it comes: nobody's budget is frozen by a large cap
 			ask.OutputBound, ask.OutputPricePico = bound, r.model.Price.Completion
 			ask.PromptHoldNUSD, ask.TrancheLeast = r.hold(0), leastTranche
 		}
@@ -148,8 +152,16 @@ func (r *request) hold(output int64) int64 {
 	if r.route.free {
 		return 0
 	}
-	return r.model.HoldNUSD(r.scan.PromptBytes+r.model.TemplateTokens, output)
+	prompt := r.scan.PromptBytes + r.model.TemplateTokens
+	if r.scan.Previous != "" { // what was said before is in the engine, not in the body
+		prompt = max(prompt, r.contextWindow())
+	}
+	return r.model.HoldNUSD(prompt, output)
 }
+
+// promptIsText reports whether the prompt is what the body says, so that bytes and tokens can be compared: it is not where
+// a response is continued or a sound is heard.
+func (r *request) promptIsText() bool { return r.scan.Previous == "" && r.route.kind != scan.Audio }
 
 // outputBound is the most tokens the answers may have together: the client's cap, else the route's or the catalogue's per
 // choice.

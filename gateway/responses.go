@@ -111,6 +111,16 @@ func (r *request) findAgain(id string) (backend string, err error) {
 	}
 }
 
+// contextWindow is the most tokens a prompt of the model can have on any backend; 0: none of them said.
+func (r *request) contextWindow() (most int64) {
+	if pool, served := r.g.deps.Cluster.Pool(r.model.Pool); served {
+		for _, b := range pool.Backends {
+			most = max(most, b.MaxModelLen(r.model.Name))
+		}
+	}
+	return most
+}
+
 // keepResponse remembers who holds the response that is being answered, for all replicas. It is called before the client
 // can know the id, and nobody waits for it.
 func (r *request) keepResponse(id string) {

@@ -177,3 +177,21 @@ func TestOnOneLine(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestDoneNeedsNoEnd: an engine that has said [DONE] and leaves its body open keeps neither the client nor its slot for the
+// silence allowed.
+func TestDoneNeedsNoEnd(t *testing.T) {
+	p := &paper{}
+	began := time.Now()
+	r, end := relayTest(t, p, func(c *engineSide) {
+		c.request()
+		say(c, relayHead+relayEvent+relayFinish+"data: [DONE]\n\n")
+		c.ended()
+	})
+	if end.kind != answered || r.record.Outcome != coordinator.OutcomeOK || time.Since(began) > engineTestPatience/2 {
+		t.Errorf("%+v, %s after %s", end, r.record.Outcome, time.Since(began))
+	}
+	if got := strings.ReplaceAll(p.text(), string(keepAlive), ""); got != relayEvent+relayFinish+"data: [DONE]\n\n" {
+		t.Errorf("%q", got)
+	}
+}

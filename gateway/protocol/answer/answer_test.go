@@ -3,7 +3,6 @@ package answer
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -143,7 +142,7 @@ func FuzzJoin(f *testing.F) {
 			t.Fatalf("joined but not split: %s", whole)
 		}
 		if _, ok := Join(again); !ok {
-			t.Fatal(fmt.Sprintf("not joined again: %s", again))
+			t.Fatalf("not joined again: %s", again)
 		}
 	})
 }

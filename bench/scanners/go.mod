@@ -1,0 +1,25 @@
+module github.com/headgate/headgate/bench/scanners
+
+go 1.26.7
+
+require (
+	github.com/bytedance/sonic v1.15.5
+	github.com/headgate/headgate v0.0.0
+	github.com/minio/simdjson-go v0.4.5
+	github.com/tidwall/gjson v1.20.3
+	golang.org/x/sys v0.48.0
+)
+
+require (
+	github.com/bytedance/gopkg v0.1.3 // indirect
+	github.com/bytedance/sonic/loader v0.5.3 // indirect
+	github.com/cloudwego/base64x v0.1.6 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
+	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
+	github.com/tidwall/match v1.1.1 // indirect
+	github.com/tidwall/pretty v1.3.0 // indirect
+	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
+	golang.org/x/arch v0.0.0-20210923205945-b76863e36670 // indirect
+)
+
+replace github.com/headgate/headgate => ../..

@@ -16,6 +16,8 @@ COPY --from=build --chown=65532:65532 /empty /var/lib/headgate
 COPY --from=build /headgate /headgate
 USER 65532:65532
 WORKDIR /var/lib/headgate
+# Settlements that Redis did not acknowledge wait here; mount a volume where containers are replaced while Redis is away.
+ENV HG_SPOOL_DIR=/var/lib/headgate/spool
 EXPOSE 8080 9090
 # For health checks: "/headgate ready" in the container (as docker-compose.yml does; none stands here, since the image also
 # runs sim), or /livez and /readyz on the admin port (HG_ADMIN_LISTEN), which need no token; the rest of that port does where

@@ -71,7 +71,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 
 	name := replicaName(cfg.ReplicaID)
 	r.name = name
-	r.ledger = coordinator.NewLedger(coordinator.LedgerConfig{Replica: name, Store: r.store, Pipeline: r.pipeline, Log: log})
+	r.ledger = coordinator.NewLedger(coordinator.LedgerConfig{Replica: name, Store: r.store, Pipeline: r.pipeline, SpoolDir: cfg.SpoolDir, Log: log})
 	r.placement = coordinator.NewPlacement(coordinator.PlacementConfig{
 		Replica: name, Store: r.store, Pipeline: r.pipeline, Pools: r.pools, OnDead: r.settleDead, QueueLimit: cfg.QueueLimit, Log: log})
 	cache := coordinator.NewCache(coordinator.CacheConfig{Store: r.answers, Log: log})

@@ -26,7 +26,12 @@ type served struct {
 
 func serve(t *testing.T, more ...string) *served {
 	t.Helper()
-	s := &served{redis: lab.Redis(t)}
+	return serveOn(t, lab.Redis(t), more...)
+}
+
+func serveOn(t *testing.T, on *lab.RedisServer, more ...string) *served {
+	t.Helper()
+	s := &served{redis: on}
 	sim := start(t, nil, "sim", "--listen", "127.0.0.1:0", "--model", "qwen-7b")
 	engine := sim.find(&sim.stdout, `on (http://\S+)`)[1]
 	redis := "HG_REDIS_URL=" + s.redis.URL()
@@ -253,4 +258,30 @@ func TestRedisSaysWhyItCannotBeUsed(t *testing.T) {
 	redis.Stop()
 	defer redis.Cont()
 	try(redis.URL(), "does not answer: nothing came in 5s (does it want TLS? then rediss://)")
+}
+
+// TestWhatRedisDidNotTakeIsSpooled: a stream ends while Redis is away, the replica ends too; the next one here settles it.
+func TestWhatRedisDidNotTakeIsSpooled(t *testing.T) {
+	redis := lab.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	dir := filepath.Join(t.TempDir(), "spool")
+	p := serveOn(t, redis, "HG_SPOOL_DIR="+dir, "HG_USAGE_LOG="+dir+".jsonl", "HG_DRAIN_TIME=30s")
+	body := stream(t, p.public, p.key)
+	redis.Kill()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	p.find(&p.stderr, `"running":1,.*"message":"draining"`)
+	p.again(syscall.SIGTERM, `"message":"ending at once`)
+	_, _ = io.Copy(io.Discard, body)
+	p.wait()
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) == 0 {
+		t.Fatal("nothing is spooled")
+	}
+	redis.Restart()
+	spent := func() string {
+		return redis.CLI("HGET", "hg:{t:acme}:spend:tenant:acme:"+time.Now().UTC().Format("2006-01"), "completion_tokens")
+	}
+	if n := spent(); n != "" && n != "0" {
+		t.Fatalf("settled before: %s", n)
+	}
+	serveOn(t, redis, "HG_SPOOL_DIR="+dir)
+	lab.Eventually(t, 20*time.Second, func() bool { n := spent(); return n != "" && n != "0" }, "the spooled settlement is applied")
 }

@@ -32,7 +32,7 @@ type world struct {
 }
 
 // maxLanes is how many models the catalogue names.
-const maxLanes = 1000
+const maxLanes = 500
 
 var lanesUsed atomic.Int64
 
@@ -61,11 +61,13 @@ func (w *world) start(t testing.TB, replicas int, env []string) {
 	models := "models:\n"
 	for i := range maxLanes {
 		models += "  " + modelName(i) + ": {price: {prompt: 2, completion: 6}, max_output_tokens: 64}\n"
+		models += "  " + cachedName(i) + ": {price: {prompt: 2, completion: 6}, max_output_tokens: 64, cache: {ttl: 10m, max_bytes: 1048576}}\n"
 	}
 	w.Fleet = fleet.Start(t, fleet.Options{Replicas: replicas, Redis: w.redis.URL(), Consul: w.consul.Addr, Catalogue: models, Env: env})
 }
 
-func modelName(lane int) string { return fmt.Sprintf("m-small-%03d", lane) }
+func modelName(lane int) string  { return fmt.Sprintf("m-small-%03d", lane) }
+func cachedName(lane int) string { return fmt.Sprintf("m-cached-%03d", lane) }
 
 // lane is one test's part of a world: a tenant with one key, and a model with backends B1, B2 … that nobody else uses.
 // Its price: 2 micro-dollars a prompt token, 6 an output token.
@@ -79,14 +81,25 @@ type lane struct {
 	asked  *atomic.Int64
 }
 
-// policy is what a lane's key may do: arguments of `headgate keys create`.
+// newLane makes one. policy is what its key may do: arguments of `headgate keys create`.
 func newLane(t testing.TB, w *world, backends, slots int, policy ...string) *lane {
+	t.Helper()
+	return w.lane(t, modelName, backends, slots, policy...)
+}
+
+// newCachedLane is newLane with a model whose answers may be cached.
+func newCachedLane(t testing.TB, w *world, backends, slots int, policy ...string) *lane {
+	t.Helper()
+	return w.lane(t, cachedName, backends, slots, policy...)
+}
+
+func (w *world) lane(t testing.TB, name func(int) string, backends, slots int, policy ...string) *lane {
 	t.Helper()
 	n := int(lanesUsed.Add(1))
 	if n >= maxLanes {
 		t.Fatalf("more than %d lanes", maxLanes)
 	}
-	l := &lane{world: w, t: t, tenant: fmt.Sprintf("t%03d", n), model: modelName(n), asked: new(atomic.Int64)}
+	l := &lane{world: w, t: t, tenant: fmt.Sprintf("t%03d", n), model: name(n), asked: new(atomic.Int64)}
 	for i := range backends {
 		b := scripted.Start(t, l.model)
 		l.b = append(l.b, b)

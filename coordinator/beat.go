@@ -168,7 +168,9 @@ func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) 
 	p.mu.Lock()
 	p.acked[pool] = sent
 	p.mu.Unlock()
-	p.beaten.Store(true)
+	if pool == wholeFleet {
+		p.beaten.Store(true)
+	}
 	for _, g := range r.Grants {
 		p.grant(pool, g)
 	}

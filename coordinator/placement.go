@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,8 +93,9 @@ type Placement struct {
 	cfg   PlacementConfig
 	holds holds
 
-	beaten atomic.Bool // a beat was acknowledged
-	living atomic.Pointer[[]string]
+	beaten  atomic.Bool // a beat was acknowledged
+	living  atomic.Pointer[[]string]
+	hearing hearing
 
 	mu    sync.Mutex
 	acked map[string]time.Time // per pool: when the last acknowledged beat was sent
@@ -223,9 +223,20 @@ func (p *Placement) Leases() int { return p.holds.count(holding) }
 // Waiting is the number of requests of this replica in a queue.
 func (p *Placement) Waiting() int { return p.holds.count(waiting) }
 
-// Stale says that others may soon think this replica dead: a slot placed before must be placed again, as the next
-// attempt, before the request is forwarded.
-func (p *Placement) Stale() bool { return p.LastBeat() > p.cfg.times.stale }
+// Stale says that others may soon think this replica dead in a pool: a slot placed there before must be placed again, as
+// the next attempt, before the request is forwarded.
+func (p *Placement) Stale(pool string) bool { return p.lastBeatIn(pool) > p.cfg.times.stale }
+
+// lastBeatIn is how long ago the last acknowledged beat in a pool was sent; where there was none yet it is 0.
+func (p *Placement) lastBeatIn(pool string) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, beats := p.acked[pool]
+	if !beats {
+		return 0
+	}
+	return time.Since(at)
+}
 
 // LastBeat is how long ago the last acknowledged beat was sent, in the pool where that is longest; before the first beat
 // of Run it is 0.
@@ -240,9 +251,9 @@ func (p *Placement) LastBeat() time.Duration {
 }
 
 // Beating is nil once the fleet has seen a beat of this replica and not lost sight of it: before that, nobody would clear
-// what it leaves behind.
+// what it leaves behind. A pool whose keys cannot be read is that pool's trouble: only the beat in the whole fleet counts.
 func (p *Placement) Beating() error {
-	if p.beaten.Load() && !p.Stale() {
+	if p.beaten.Load() && !p.Stale(wholeFleet) {
 		return nil
 	}
 	return errors.New("the fleet has not acknowledged a beat of this replica")
@@ -251,26 +262,11 @@ func (p *Placement) Beating() error {
 // Run listens for grants, beats, and clears replicas that died, until ctx ends.
 func (p *Placement) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = p.cfg.Store.Subscribe(ctx, GrantChannel(p.cfg.Replica), p.announced) })
+	wg.Go(func() { p.listen(ctx) })
 	p.beats(ctx)
 	wg.Wait()
 	p.burying.wait()
 	return nil
-}
-
-// announced takes "<pool> <rid> <attempt> <backend>".
-func (p *Placement) announced(message string) {
-	f := strings.Fields(message)
-	if len(f) != 4 {
-		p.cfg.Log.Warn().Str("message", message).Msg("unreadable grant")
-		return
-	}
-	attempt, err := strconv.Atoi(f[2])
-	if err != nil {
-		p.cfg.Log.Warn().Str("message", message).Msg("unreadable grant")
-		return
-	}
-	p.grant(f[0], lua.Grant{RID: f[1], Attempt: attempt, Backend: f[3]})
 }
 
 // grant hands a slot to who waits for it here. The same grant may come twice. // P5

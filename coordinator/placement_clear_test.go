@@ -149,13 +149,32 @@ func TestPlacementIsStaleWithoutAnAnswer(t *testing.T) {
 	redis := lab.Redis(t)
 	s := newSite(t, pipeline.StoreConfig{URL: redis.URL()})
 	p := s.replica("a", 50)
-	if p.LastBeat() != 0 || p.Stale() {
+	if p.LastBeat() != 0 || p.Stale("p") {
 		t.Fatal("stale before Run")
 	}
 	s.run(p)
-	lab.Eventually(t, 20*time.Second, func() bool { return s.held("b1") == 0 && !p.Stale() }, "no beat")
+	lab.Eventually(t, 20*time.Second, func() bool { return s.held("b1") == 0 && !p.Stale("p") }, "no beat")
 	redis.Stop()
-	lab.Eventually(t, 20*time.Second, p.Stale, "not stale while Redis stands still")
+	lab.Eventually(t, 20*time.Second, func() bool { return p.Stale("p") && p.Beating() != nil }, "not stale while Redis stands still")
 	redis.Cont()
-	lab.Eventually(t, 40*time.Second, func() bool { return !p.Stale() }, "stale for ever")
+	lab.Eventually(t, 40*time.Second, func() bool { return !p.Stale("p") }, "stale for ever")
+}
+
+// A key of one pool that somebody spoiled by hand takes that pool away, and not the replica.
+func TestPlacementOnePoolDoesNotMakeAReplicaStale(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, pipeline.StoreConfig{URL: lab.Redis(t).URL()})
+	p := s.replica("a", 50)
+	if p.Beating() == nil {
+		t.Fatal("beating before Run")
+	}
+	if _, err := s.store.Do(t.Context(), "SET", coordinator.Queue("p"), "x"); err != nil {
+		t.Fatal(err)
+	}
+	s.run(p)
+	lab.Eventually(t, 20*time.Second, func() bool { return p.Stale("p") }, "not stale where no beat is answered")
+	lab.Succeeds(t, 20*time.Second, p.Beating, "lost with one pool")
+	if p.Stale("") || p.Stale("other") {
+		t.Fatal("stale elsewhere")
+	}
 }

@@ -19,3 +19,6 @@ func (p *Placement) Trust() { p.cfg.times.young = 24 * time.Hour }
 
 // BeatOnce beats without Run, so that nothing is heard of announcements.
 func (p *Placement) BeatOnce(ctx context.Context) { p.beat(ctx) }
+
+// Heard is true once an announcement came through.
+func (p *Placement) Heard() bool { return p.hearing.heard.Load() }

@@ -24,6 +24,7 @@ func TestPlacementTakesLeasesBackAfterAWrongClear(t *testing.T) {
 		s.settles(0, 0)
 		s.place(b, wish("11", 1))
 		lab.Eventually(t, 20*time.Second, func() bool { // not before they are old enough to be judged
+			b.BeatOnce(t.Context()) // by a's clocks it would be dead in 120 ms
 			a.BeatOnce(t.Context())
 			return s.held("b1") == 3 && s.held("b2") == 1
 		}, "not taken back")

@@ -69,7 +69,7 @@ func (r *request) placeAgain(not string) *refusal {
 
 // attempt sends the request to the backend placement chose and relays its answer.
 func (r *request) attempt() attemptEnd {
-	if r.placed && r.g.deps.Placement.Stale() { // the fleet may have given the slot to somebody else
+	if r.placed && r.g.deps.Placement.Stale(r.ask.Pool) { // the fleet may have given the slot to somebody else
 		if no := r.placeAgain(""); no != nil {
 			return attemptEnd{final, no}
 		}

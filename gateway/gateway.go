@@ -53,8 +53,8 @@ type Placement interface {
 	ReleaseAs(p *pipeline.Post, r coordinator.Release)
 	// Failed declares that a backend failed a request: the fleet leaves it alone for a while.
 	Failed(p *pipeline.Post, pool, backend string, why coordinator.Failure)
-	// Stale is true when other replicas may have taken this one for dead.
-	Stale() bool
+	// Stale is true when other replicas may have taken this one for dead in the pool.
+	Stale(pool string) bool
 }
 
 // Cache keeps whole answers.

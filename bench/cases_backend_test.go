@@ -2,8 +2,11 @@ package bench
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,4 +186,267 @@ func (l *lane) prefixes() []string {
 		}
 	}
 	return found
+}
+
+// TestBACK3_WaitingForASlotAndLeavingTheQueue: the case, but the last twelve are generated four times as fast.
+func TestBACK3_WaitingForASlotAndLeavingTheQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, "HG_QUEUE_LIMIT=10", "HG_QUEUE_WAIT=30s")
+	l := newLane(t, w, 1, 1, "--budget", "1/month")
+	b := l.b[0]
+	var pause atomic.Int64
+	var mu sync.Mutex
+	ends := map[string]time.Time{} // when B1 had answered, by the prompt's name
+	running, most := 0, 0
+	b.Answer(func(q *scripted.Request) scripted.Script {
+		mu.Lock()
+		defer mu.Unlock()
+		running++
+		most = max(most, running)
+		return scripted.Script{scripted.Pause(time.Duration(pause.Load())), scripted.Do(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+			ends[promptOf(q)] = time.Now()
+		})}.Then(scripted.JSON(200, scripted.J(10, 3))...)
+	})
+	ask := func(replica int, prompt string, client *http.Client) fleet.Answer {
+		r := fleet.Request(t, l.Replicas[replica].URL+"/v1/chat/completions", l.key, fleet.Chat(l.model, prompt), "X-Request-Id: "+l.tenant+prompt)
+		answer, err := client.Do(r)
+		if err != nil {
+			return fleet.Answer{Err: err}
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		return fleet.Answer{Status: answer.StatusCode, Header: answer.Header, Body: string(body), Err: err}
+	}
+	good := func(prompt string, a fleet.Answer) {
+		if a.Status != 200 {
+			t.Errorf("%s: %d %v %s", prompt, a.Status, a.Err, a.Body)
+		}
+	}
+
+	pause.Store(int64(2 * time.Second))
+	var wg sync.WaitGroup
+	wg.Go(func() { good("A", ask(0, "A", fleet.Client)) })
+	lab.Eventually(t, patience, func() bool { return len(b.Requests()) == 1 }, "A runs")
+	time.Sleep(100 * time.Millisecond)
+	impatient := &http.Client{Transport: fleet.Client.Transport, Timeout: 500 * time.Millisecond}
+	if a := ask(1, "B", impatient); a.Err == nil {
+		t.Errorf("B was answered: %d %s", a.Status, a.Body)
+	}
+	good("C", ask(1, "C", fleet.Client))
+	wg.Wait()
+	q := b.Requests()
+	if len(q) != 2 || promptOf(q[0]) != "A" || promptOf(q[1]) != "C" {
+		t.Fatalf("B1 saw %d requests", len(q))
+	}
+	if took := q[1].Arrived.Sub(ends["A"]); took > 300*time.Millisecond {
+		t.Errorf("C ran %v after A's end", took)
+	}
+	gone := l.line(l.tenant + "B")
+	if gone.Outcome != "client_gone" {
+		t.Errorf("B's record: %s", gone.Raw)
+	}
+	l.costs(gone, 0)
+
+	pause.Store(0)
+	lab.Eventually(t, patience, func() bool { return l.slots() == 0 }, "nothing runs")
+	others := time.Now()
+	b.SetLoad(1, 0)
+	time.Sleep(time.Second) // one reading
+	wg.Go(func() { good("G", ask(0, "G", fleet.Client)) })
+	time.Sleep(time.Until(others.Add(3 * time.Second)))
+	over := time.Now()
+	b.SetLoad(0, 0)
+	wg.Wait()
+	if q = b.Requests(); len(q) != 3 || q[2].Arrived.Before(over) {
+		t.Errorf("%d requests; G came %v before others were done", len(q), over.Sub(q[len(q)-1].Arrived))
+	}
+
+	pause.Store(int64(500 * time.Millisecond))
+	lab.Eventually(t, patience, func() bool { return l.slots() == 0 }, "nothing runs")
+	var served, refused atomic.Int64
+	began := time.Now()
+	for i := range 12 {
+		wg.Go(func() {
+			switch a := ask(i%2, fmt.Sprint("T", i), fleet.Client); {
+			case a.Status == 200:
+				served.Add(1)
+			case a.Status == 503 && a.Header.Get("Retry-After") != "" && time.Since(began) < time.Second:
+				refused.Add(1)
+			default:
+				t.Errorf("of twelve: %d %v after %v: %s", a.Status, a.Header, time.Since(began), a.Body)
+			}
+		})
+	}
+	wg.Wait()
+	if served.Load() != 11 || refused.Load() != 1 || len(b.Requests()) != 14 {
+		t.Errorf("%d served, %d refused, B1 saw %d", served.Load(), refused.Load(), len(b.Requests())-3)
+	}
+	if most != 1 {
+		t.Errorf("%d at a time", most)
+	}
+	l.books()
+}
+
+// promptOf is the content of a request's first message.
+func promptOf(q *scripted.Request) string { return promptIn(string(q.Body)) }
+
+func promptIn(body string) string {
+	_, rest, _ := strings.Cut(body, `"content":"`)
+	prompt, _, _ := strings.Cut(rest, `"`)
+	return prompt
+}
+
+// TestBUD3_EveryReservationIsSettledOrReturned: the case.
+func TestBUD3_EveryReservationIsSettledOrReturned(t *testing.T) {
+	t.Parallel()
+	const each = 100
+	w := newWorld(t, 2, "HG_QUEUE_WAIT=4s")
+	ok := newLane(t, w, 1, 64, "--budget", "1/month")
+	bad, refuse, failing, busy := ok.beside(1, 64), ok.beside(1, 64), ok.beside(2, 64), ok.beside(1, 1)
+	models := []*lane{ok, bad, failing, refuse, busy}
+	var names []string
+	for _, l := range models {
+		names = append(names, l.model)
+	}
+	ok.key = w.Key("--tenant", ok.tenant, "--models", strings.Join(names, ","), "--budget", "1/month")
+	ok.b[0].Answer(usual)
+	bad.play(scripted.JSON(400, `{"error":{"message":"no","type":"BadRequestError","code":400}}`))
+	failing.play(scripted.JSON(500, `{"error":{"message":"no","type":"InternalServerError","code":500}}`))
+	must(t, refuse.b[0].Refuse(true))
+	release := make(chan struct{})
+	busy.b[0].Play(scripted.Script{scripted.Until(release)}.Then(scripted.JSON(200, scripted.J(10, 3))...))
+	other := w.Key("--tenant", busy.tenant, "--models", busy.model)
+	var holder sync.WaitGroup
+	holder.Go(func() {
+		if a := fleet.Ask(t, w.Replicas[0].URL, other, busy.req()); a.Status != 200 {
+			t.Errorf("who has the slot: %d %s", a.Status, a.Body)
+		}
+	})
+	defer holder.Wait()
+	defer close(release)
+	lab.Eventually(t, patience, func() bool { return busy.slots() == 1 }, "the slot is taken")
+
+	var wg sync.WaitGroup
+	impatient := &http.Client{Transport: fleet.Client.Transport, Timeout: 300 * time.Millisecond}
+	for i := range each {
+		for m, l := range models {
+			client := fleet.Client
+			if l == busy {
+				client = impatient
+			}
+			body := fleet.Chat(l.model, fmt.Sprint("hi ", i), fmt.Sprintf(`"stream":%v`, i%2 == 0))
+			r := fleet.Request(t, w.Replicas[(i+m)/2%2].URL+"/v1/chat/completions", ok.key, body, "X-Request-Id: "+ok.id())
+			wg.Go(func() {
+				a, err := client.Do(r)
+				if err == nil {
+					_, _ = io.Copy(io.Discard, a.Body)
+					a.Body.Close()
+				}
+				switch {
+				case l == busy && err == nil:
+					t.Errorf("%s answers %d", l.model, a.StatusCode)
+				case l != busy && (err != nil || (a.StatusCode == 200) != (l == ok) || (a.StatusCode == 400) != (l == bad)):
+					t.Errorf("model %d answers %v %v", m, a, err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	wg.Wait()
+	ended := time.Now()
+	lab.Succeeds(t, patience, func() error {
+		for _, l := range models[:4] {
+			if n := l.slots(); n != 0 {
+				return fmt.Errorf("%d slots of %s", n, l.model)
+			}
+		}
+		return ok.quiet()
+	}, "everything is given back")
+	if took := time.Since(ended); took > 2*time.Second {
+		t.Errorf("something was reserved %v after the last answer", took)
+	}
+	if n := len(ok.lines(len(models) * each)); n != len(models)*each {
+		t.Errorf("%d usage lines", n)
+	}
+	if spent := ok.books(); spent != each*38_000 {
+		t.Errorf("spent %d nano-dollars, want %d", spent, each*38_000)
+	}
+	if n := busy.slots(); n != 1 {
+		t.Errorf("%d slots of the busy one", n)
+	}
+}
+
+// beside is a lane of the same key, in the same world, with a model of its own.
+func (l *lane) beside(backends, slots int) *lane {
+	other := newLane(l.t, l.world, backends, slots)
+	other.key, other.asked = l.key, l.asked
+	return other
+}
+
+// TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel: the case at three fifths of its times.
+func TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel(t *testing.T) {
+	t.Parallel()
+	const second = 600 * time.Millisecond // of the case
+	l := newLane(t, cases(t), 2, 64, "--budget", "1/month")
+	for _, b := range l.b {
+		b.Answer(usual)
+	}
+	const prefixes = 40
+	prompt := func(i int) string { return fmt.Sprint("prefix ", i%prefixes) }
+	begin := time.Now()
+	at := func(seconds time.Duration) time.Time { return begin.Add(seconds * second) }
+	d := l.load(20, l.Replicas, func(i int) string {
+		return fleet.Chat(l.model, prompt(i), fmt.Sprintf(`"stream":%v`, i/prefixes%2 == 0))
+	})
+	time.Sleep(time.Until(at(5)))
+	must(t, l.b[0].Refuse(true))
+	time.Sleep(time.Until(at(10)))
+	l.b[0].SetHealth(503)
+	l.b[0].Play(scripted.Script{scripted.Hang()})
+	open := time.Now()
+	must(t, l.b[0].Refuse(false))
+	time.Sleep(time.Until(at(25)))
+	well := time.Now()
+	l.b[0].Answer(usual)
+	l.b[0].SetHealth(200)
+	again := well.Add(5 * time.Second)
+	time.Sleep(time.Until(again.Add(prefixes / 20 * 2 * time.Second)))
+	sent := d.end(t)
+
+	for _, q := range l.b[0].Requests() {
+		if q.Arrived.After(open) && q.Arrived.Before(well) {
+			t.Errorf("B1 was sent a request %v after its port was open, %v before it was well", q.Arrived.Sub(open), well.Sub(q.Arrived))
+		}
+	}
+	lines := l.lines(len(sent))
+	home := map[string]string{} // by prompt, before B1 went away
+	for _, s := range sent {
+		if s.at.Before(at(4)) {
+			home[promptIn(s.body)] = lines[s.id].Backend
+		}
+	}
+	if len(home) < prefixes {
+		t.Fatalf("%d prefixes were sent before", len(home))
+	}
+	back, stayed := 0, 0
+	for _, s := range sent {
+		was, is := home[promptIn(s.body)], lines[s.id].Backend
+		switch {
+		case was == l.backend(1) && is != was:
+			t.Errorf("a prefix of B2 went to %s %v after the start", is, s.at.Sub(begin))
+		case was == l.backend(1):
+			stayed++
+		case s.at.After(again) && is != was:
+			t.Errorf("%q goes to %s %v after B1 was well", promptIn(s.body), is, s.at.Sub(well))
+		case s.at.After(again):
+			back++
+		}
+	}
+	if back == 0 || stayed == 0 {
+		t.Errorf("%d requests went back to B1, %d stayed on B2", back, stayed)
+	}
+	l.books()
 }

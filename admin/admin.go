@@ -33,6 +33,7 @@ type Check struct {
 	Name  string
 	Ready func(context.Context) error // nil: ready; the text of the error is shown
 	Needs string                      // the check without which this one says nothing: while that fails this one is left out
+	Mild  bool                        // its failing is shown as a warning, and the replica is ready all the same
 }
 
 // Config of the admin port.
@@ -90,7 +91,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTime)
 	defer cancel()
-	faults := s.faults(ctx)
+	faults, warnings := s.faults(ctx)
 	if s.draining.Load() {
 		faults["draining"] = "this replica is shutting down"
 	}
@@ -101,11 +102,13 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	reply(w, status, struct {
 		Ready    bool              `json:"ready"`
 		NotReady map[string]string `json:"not_ready"`
-	}{len(faults) == 0, faults})
+		Warnings map[string]string `json:"warnings,omitempty"`
+	}{len(faults) == 0, faults, warnings})
 }
 
-// faults returns what is not ready, by name. A check that does not answer in time is a fault; it is left behind.
-func (s *Server) faults(ctx context.Context) map[string]string {
+// faults returns what is not ready, and what else is amiss, by name. A check that does not answer in time is a fault; it is
+// left behind.
+func (s *Server) faults(ctx context.Context) (faults, warnings map[string]string) {
 	var mu sync.Mutex
 	open := map[string]string{}
 	for _, c := range s.cfg.Checks {
@@ -130,14 +133,18 @@ func (s *Server) faults(ctx context.Context) map[string]string {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	faults := make(map[string]string, len(open))
+	faults, warnings = map[string]string{}, map[string]string{}
 	for _, c := range s.cfg.Checks {
 		text, fails := open[c.Name]
-		if _, moot := open[c.Needs]; fails && !moot {
+		switch _, moot := open[c.Needs]; {
+		case !fails || moot:
+		case c.Mild:
+			warnings[c.Name] = text
+		default:
 			faults[c.Name] = text
 		}
 	}
-	return faults
+	return faults, warnings
 }
 
 // guard lets a request pass that has the token. // A1

@@ -102,6 +102,11 @@ func TestReadyNamesEverything(t *testing.T) {
 	if status, body := get(t, url+"/readyz", ""); status != 200 || body != `{"ready":true,"not_ready":{}}`+"\n" {
 		t.Fatalf("%d %s", status, body)
 	}
+	unheard := func(context.Context) error { return errors.New("unheard") }
+	_, warns := start(t, admin.Config{Checks: append(checks, admin.Check{Name: "announcements", Mild: true, Ready: unheard})}, nil)
+	if status, body := get(t, warns+"/readyz", ""); status != 200 || body != `{"ready":true,"not_ready":{},"warnings":{"announcements":"unheard"}}`+"\n" {
+		t.Fatalf("with a warning: %d %s", status, body)
+	}
 	redis = errors.New("gone")
 	s.Drain()
 	status, body := get(t, url+"/readyz", "")

@@ -44,7 +44,7 @@ func (s *Server) Fault() error {
 func (s *Server) look(ctx context.Context, before []string) []string {
 	limit, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	faults := s.faults(limit)
+	faults, warnings := s.faults(limit)
 	if ctx.Err() != nil {
 		return before
 	}
@@ -53,7 +53,7 @@ func (s *Server) look(ctx context.Context, before []string) []string {
 		failing = []string{}
 	}
 	s.failing.Store(&failing)
-	s.metrics.readiness(s.cfg.Checks, faults, s.draining.Load())
+	s.metrics.readiness(s.cfg.Checks, faults, warnings, s.draining.Load())
 	switch {
 	case before != nil && slices.Equal(before, failing):
 	case s.draining.Load(): // the replica itself says that it leaves
@@ -73,7 +73,7 @@ func (s *Server) look(ctx context.Context, before []string) []string {
 }
 
 // readiness files one look as metrics.
-func (m *Metrics) readiness(checks []Check, faults map[string]string, draining bool) {
+func (m *Metrics) readiness(checks []Check, faults, warnings map[string]string, draining bool) {
 	ready := 1.0
 	if len(faults) > 0 || draining {
 		ready = 0
@@ -85,7 +85,8 @@ func (m *Metrics) readiness(checks []Check, faults map[string]string, draining b
 			continue
 		}
 		up := 1.0
-		if _, fails := faults[c.Name]; fails {
+		_, fails := faults[c.Name]
+		if _, warns := warnings[c.Name]; fails || warns {
 			up = 0
 		}
 		m.checks.WithLabelValues(c.Name).Set(up)

@@ -13,12 +13,13 @@ import (
 
 // TestReadinessIsToldOncePerChange: A5.
 func TestReadinessIsToldOncePerChange(t *testing.T) {
-	var redis, eviction error
+	var redis, eviction, announcements error
 	var log bytes.Buffer
 	m := NewMetrics(Sources{})
 	s := New(Config{Checks: []Check{
 		{Name: "redis", Ready: func(context.Context) error { return redis }},
 		{Name: "eviction_policy", Needs: "redis", Ready: func(context.Context) error { return eviction }},
+		{Name: "announcements", Needs: "redis", Mild: true, Ready: func(context.Context) error { return announcements }},
 	}}, m, zerolog.New(&log))
 	var names []string
 	look := func(ready, want string) {
@@ -49,6 +50,9 @@ func TestReadinessIsToldOncePerChange(t *testing.T) {
 	look("1", "")
 	shows(t, s, `headgate_check_up{check="redis"} 1`)
 	shows(t, s, `headgate_check_up{check="eviction_policy"} 1`)
+	announcements = errors.New("unheard") // whose part it is says so in the log
+	look("1", "")
+	shows(t, s, `headgate_check_up{check="announcements"} 0`)
 	s.Drain()
 	shows(t, s, "headgate_ready 0")
 	look("0", "")

@@ -142,6 +142,7 @@ func (r *replica) checks(simple bool) []admin.Check {
 		{Name: "redis", Ready: r.store.Ready},
 		{Name: "beat", Ready: func(context.Context) error { return r.placement.Beating() }},
 		{Name: "consul", Ready: func(context.Context) error { return r.cluster.Ready() }},
+		{Name: "announcements", Needs: "redis", Mild: true, Ready: func(context.Context) error { return r.placement.Hearing() }},
 	}
 	if !simple {
 		checks = append(checks, admin.Check{Name: "eviction_policy", Needs: "redis", Ready: func(ctx context.Context) error { return keepsKeys(ctx, r.store) }})

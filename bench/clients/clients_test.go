@@ -23,7 +23,7 @@ import (
 )
 
 // suiteTimeout is for one language; compiling is part of it.
-const suiteTimeout = 2 * time.Minute
+const suiteTimeout = 3 * time.Minute
 
 // suites are run one after the other: a fault befalls whoever comes next.
 var suites = []struct {

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -25,6 +26,9 @@ SCHEMA = {
 CALL = {"city": "some city", "unit": "C"}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
 
+# PATIENCE is for one test, in seconds: a library that was told to wait for long must not hold up the others.
+PATIENCE = 30
+
 _tests = []
 _labels = itertools.count(1)
 
@@ -37,17 +41,24 @@ def test(run):
 
 def run_all():
     passed = failed = 0
+    signal.signal(signal.SIGALRM, _late)
     for name, run in _tests:
         try:
+            signal.alarm(PATIENCE)
             run()
             passed += 1
             print("ok  ", name, flush=True)
         except Exception:
             failed += 1
             print(f"FAIL {name}: {traceback.format_exc()}", flush=True)
+        signal.alarm(0)
         faults()
     print(f"{passed} passed, {failed} failed", flush=True)
     sys.exit(1 if failed else 0)
+
+
+def _late(*_):
+    raise TimeoutError(f"not over within {PATIENCE} s")
 
 
 def label():

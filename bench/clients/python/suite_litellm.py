@@ -107,7 +107,7 @@ def typed(kind, status, code, make):
 
 
 typed(litellm.AuthenticationError, 401, "API key", lambda: {"api_key": NOBODY})
-typed(litellm.APIError, 403, "not allowed", lambda: {"api_key": key("--models", "other")})
+typed(litellm.APIError, 403, "may not use", lambda: {"api_key": key("--models", "other")})
 typed(litellm.NotFoundError, 404, "nothing", lambda: {"model": "openai/nothing"})
 typed(litellm.BadRequestError, 400, "field n", lambda: {"n": "two"})
 typed(litellm.ContextWindowExceededError, 400, "maximum context length", lambda: {"max_tokens": 100_000})

@@ -49,7 +49,7 @@
 --           13 limit 14 remaining 15 reset of the tightest rpm; limit -1: none
 --           16 limit 17 remaining 18 reset of the tightest tpm
 -- repeat    of an open rid: replies as admitted with what is filed, changes nothing; of a settled one: verdict 13
--- cost      3 scopes with rpm, tpm and budget: 14 reads, 11 writes
+-- cost      3 scopes with rpm, tpm and budget: 12 reads, 11 writes; 3 more in the first of a second
 local root, rid, model = KEYS[1], ARGV[1], ARGV[4]
 local call, floor, find, match, format, tonumber = redis.call, math.floor, string.find, string.match, string.format, tonumber
 local now, sec, clock = tonumber(ARGV[12]), nil, nil
@@ -314,19 +314,11 @@ repeat
           v = call('HMGET', at, rate[8], rate[9])
           cell, held = v[1], v[2]
         end
-        local seen
-        if cell then
-          cell, seen = match(cell, '^(%d+) (%d+)$')
-          cell, seen = tonumber(cell), tonumber(seen)
-          if seen and seen > rate[10] then rate[10] = seen end
-        else
-          cell = 0
-        end
-        held = tonumber(held or 0)
+        cell, held = tonumber(cell and match(cell, '^%d+') or not cell and 0), tonumber(held or 0)
         if not requests or not sum or not leaves or not cell or not held or requests ~= requests or sum ~= sum then
           bad = true
         else
-          rate[4], rate[5], rate[6], rate[7], rate[11], rate[12] = requests, sum, cell, held, seen or last, leaves
+          rate[4], rate[5], rate[6], rate[7], rate[11], rate[12] = requests, sum, cell, held, last, leaves
           if rate[10] >= leaves then
             if not leave then
               -- include minute.part.lua
@@ -486,19 +478,16 @@ repeat
       if tpm then
         cell = c .. 't'
         local sum = rate[5] + tokens
-        call('HSET', at, 'requests', format('%d', requests), 'tokens', format('%d', sum), c, format('%d %s', rate[6] + 1, last),
-          rate[9], format('%d', rate[7] + tokens))
+        call('HSET', at, 'requests', format('%d', requests), 'tokens', format('%d', sum), 'last', last, c,
+          format('%d %s', rate[6] + 1, last), rate[9], format('%d', rate[7] + tokens))
         local left = tpm > sum and tpm - sum or 0
         if t < 0 or left < tleft then t, tleft = tpm, left end
       else
         -- Tokens are counted where they are limited.
-        call('HSET', at, 'requests', format('%d', requests), c, format('%d %s', rate[6] + 1, last))
+        call('HSET', at, 'requests', format('%d', requests), 'last', last, c, format('%d %s', rate[6] + 1, last))
       end
       if rate[15] then call('HSET', at, 'leaves', format('%d', rate[12])) end
-      if rate[6] == 0 then
-        call('HSET', at, 'last', last)
-        call('EXPIRE', at, '120')
-      end
+      if rate[6] == 0 then call('EXPIRE', at, '120') end
       local rpm = rate[2]
       if rpm then
         local left = rpm - requests

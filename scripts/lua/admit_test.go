@@ -203,6 +203,23 @@ func slidingMinute(b *book, steps []int64) {
 	}
 }
 
+// A cell counts for a minute after its last admission, also when it is the only one.
+func TestAdmitCountsACellToItsEnd(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(b *book) {
+		b.hset(":key:k1", "rpm", "2")
+		b.admitted()
+		b.now += 700
+		b.admitted()
+		b.now += 59999
+		if r := b.refused(7, "key"); r.ResetMS != 1 {
+			b.Fatalf("%+v", r)
+		}
+		b.now++
+		b.admitted()
+	})
+}
+
 func TestAdmitClockNeverRunsBack(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(b *book) {

@@ -2,7 +2,7 @@
 --   requests tokens  sums of the cells
 --   <second>         a cell: "<requests> <ms of its last admission or top-up>"; it leaves the sums 60 s after that
 --   t<second>        its tokens, where tokens are limited
---   last             ms of the first admission of the youngest cell; time does not run back behind it, nor behind the cell's
+--   last             ms of the last admission or top-up; time does not run back behind it
 --   leaves           ms, a lower bound of the instant at which the next cell leaves: before it, no cell has to be read
 -- Included by a script with the locals call (redis.call), find, match, format and floor. A rate is the list that admit makes.
 --

@@ -29,7 +29,7 @@
 --                       5 unknown and older, or unknown, without a claim and not free: nothing charged, filed as doubtful
 --                       6 unknown, without a claim and free: the admission was never applied; it will not be any more
 -- repeat    3
--- cost      3 scopes with rpm and budget: 7 reads, 18 writes; 3 and 6 more with tpm; 1 and 1 to learn
+-- cost      3 scopes with rpm, tpm and budget: 10 reads, 26 writes; 1 and 1 more to learn
 local root, rid = KEYS[1], ARGV[1]
 local call = redis.call
 local now = tonumber(ARGV[15])

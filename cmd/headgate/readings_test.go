@@ -74,7 +74,8 @@ func TestReplicasRegisterThemselves(t *testing.T) {
 	if status, body := fetch(t, "http://127.0.0.1:"+port+"/v1/models"); status != 401 {
 		t.Errorf("behind its deregistration it does not serve on: %d %s", status, body)
 	}
-	if status := p.end(syscall.SIGTERM); status != 1 {
+	p.again(syscall.SIGTERM, `"message":"ending at once`)
+	if status := p.wait(); status != 1 {
 		t.Errorf("cut short: status %d", status)
 	}
 }

@@ -43,6 +43,8 @@ type Model struct {
 	MaxOutputTokens int64
 	// TemplateTokens is what the chat template adds to every prompt.
 	TemplateTokens int64
+	// ImageTokens is the most prompt tokens one image may become.
+	ImageTokens int64
 
 	Units     Units
 	Cache     Cache
@@ -70,6 +72,10 @@ type Units struct {
 // DefaultUnits hold for a model whose entry names none, and for a model
 // without an entry.
 var DefaultUnits = Units{Request: 1000, Prompt: 10, Cached: 1, Completion: 40, Image: 20_000}
+
+// DefaultImageTokens is Model.ImageTokens where the entry says nothing: more than
+// most models make of an image they do not cut into tiles.
+const DefaultImageTokens = 2048
 
 // UnitsOrDefault is Units, or DefaultUnits for a model that has none.
 func (m *Model) UnitsOrDefault() Units {
@@ -115,7 +121,7 @@ func (c *Catalogue) Names() []string { return slices.Clone(c.names) }
 // Unlisted is a model without an entry: served under its name, unpriced, with
 // the default units, and with nothing kept of its answers.
 func Unlisted(name, pool string) Model {
-	return Model{Name: name, Pool: pool, Units: DefaultUnits}
+	return Model{Name: name, Pool: pool, ImageTokens: DefaultImageTokens, Units: DefaultUnits}
 }
 
 // PoolOf is the pool of a model for which nobody names one: its name. A

@@ -7,6 +7,7 @@ import (
 
 const (
 	maxTokens   = 1 << 30
+	maxPerImage = 1 << 20 // tokens
 	maxCacheTTL = 30 * 24 * time.Hour
 	maxCacheLen = 256 << 20
 	maxRPM      = 1_000_000
@@ -43,7 +44,7 @@ func readFile(data []byte, faults *faultList) (entries []*entry) {
 
 func readModel(f field) *entry {
 	r := reader{field: f, model: f.name}
-	m := Model{Name: f.name, Pool: PoolOf(f.name), Units: DefaultUnits}
+	m := Model{Name: f.name, Pool: PoolOf(f.name), ImageTokens: DefaultImageTokens, Units: DefaultUnits}
 	r.each(func(r reader) {
 		switch r.name {
 		case "pool":
@@ -56,6 +57,8 @@ func readModel(f field) *entry {
 			m.MaxOutputTokens = r.whole(1, maxTokens)
 		case "template_tokens":
 			m.TemplateTokens = r.whole(0, maxTokens)
+		case "image_tokens":
+			m.ImageTokens = r.whole(0, maxPerImage)
 		case "units":
 			m.Units = r.units()
 		case "cache":

@@ -17,6 +17,7 @@ models:
     aliases: [small]
     price: {prompt: 0.20, cached: 0.05, completion: 0.60}
     max_output_tokens: 4096
+    image_tokens: 800
     units: {request: 1, prompt: 0.01, cached: 0.001, completion: 0.04, image: 20}
     cache: {ttl: 10m, max_bytes: 1048576, coalesce: true}
     fallbacks: [qwen-72b]
@@ -37,10 +38,10 @@ func TestParseReadsEveryField(t *testing.T) {
 	want := catalogue.Model{
 		Name: "qwen-7b", Pool: "qwen-7b", Aliases: []string{"small"},
 		Priced: true, Price: catalogue.Price{Prompt: 200_000, Cached: 50_000, Completion: 600_000},
-		MaxOutputTokens: 4096,
-		Units:           catalogue.DefaultUnits,
-		Cache:           catalogue.Cache{TTL: 10 * time.Minute, MaxBytes: 1 << 20, Coalesce: true},
-		Fallbacks:       []string{"qwen-72b"},
+		MaxOutputTokens: 4096, ImageTokens: 800,
+		Units:     catalogue.DefaultUnits,
+		Cache:     catalogue.Cache{TTL: 10 * time.Minute, MaxBytes: 1 << 20, Coalesce: true},
+		Fallbacks: []string{"qwen-72b"},
 		Providers: []catalogue.Provider{{URL: "https://example.com/v1",
 			KeysEnv: []string{"PROVIDER_KEY_1", "PROVIDER_KEY_2"}, RPM: 600}},
 	}
@@ -51,7 +52,7 @@ func TestParseReadsEveryField(t *testing.T) {
 		t.Errorf("names %v", names)
 	}
 	bare, _ := c.Resolve("qwen-72b")
-	if bare.Priced || bare.Pool != "qwen-72b" || bare.Units != catalogue.DefaultUnits || bare.Cache.TTL != 0 {
+	if bare.Priced || bare.Pool != "qwen-72b" || bare.Units != catalogue.DefaultUnits || bare.Cache.TTL != 0 || bare.ImageTokens != 2048 {
 		t.Errorf("an empty entry is %+v", bare)
 	}
 	if _, ok := c.Resolve("nobody"); ok {

@@ -113,7 +113,7 @@ func (l *Ledger) label(r Request) string {
 func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
 	a := lua.AdmitArgs{
 		RID: r.RID, KeyHash: r.KeyHash, Owner: lua.ClaimText(l.cfg.Replica), Model: r.Model, Known: r.Known, Priced: r.Priced,
-		PromptBytes: max(r.PromptBytes, 0), Choices: r.Choices,
+		PromptBytes: r.bytes(), Choices: r.Choices,
 		Prompt: max(r.PromptTokens, 0), Cap: max(r.OutputCap, 0), Usual: max(r.OutputUsual, 0),
 		HoldNUSD: min(max(r.HoldNUSD, 0), maxNUSD), Label: lua.ClaimText(l.label(r)),
 		EndUser: SafeID(r.EndUser), Tags: tagNames(r.Tags), Detail: l.cfg.Serve,
@@ -155,7 +155,7 @@ func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
 			l.local.remember(r, a, reply.Detail)
 		}
 		l.seen.put(r.KeyHash, Hint{Tenant: r.Tenant, Team: a.Team, Priority: int(reply.Priority), IsolatePrefix: reply.Isolate})
-		if l.open.add(r.Tenant, r.RID, reserved{r.KeyHash, r.Model, r.PromptBytes, r.Choices}, now) {
+		if l.open.add(r.Tenant, r.RID, reserved{r.KeyHash, r.Model, r.lessonBytes(), r.Choices}, now) {
 			l.poke()
 		}
 	case KeyUnknown:

@@ -107,12 +107,20 @@ func TestLedgerLearns(t *testing.T) {
 		func(r *Request, _ *Settlement) { r.PromptBytes = 199 },
 		func(_ *Request, s *Settlement) { s.Completion = 0 },
 		func(r *Request, _ *Settlement) { r.PromptBytes = 0 },
+		func(r *Request, _ *Settlement) { r.ImageTokens = 1 },
 	} {
 		if a := once(change); a.BytesPerTokenMilli != 4000 || a.UsualOutput != 256 || len(f.hash(":learned")) != 0 {
 			t.Fatalf("case %d: %+v", i, a)
 		}
 	}
-	a := once(func(*Request, *Settlement) {})
+	r := f.request()
+	r.PromptBytes, r.ImageTokens = 600, 1000
+	a, _ := f.admit(l, r)
+	if a.HeldTokens != 150+1000+50 {
+		t.Fatalf("with an image: %+v", a)
+	}
+	f.settle(l, Settlement{Tenant: f.tenant, RID: r.RID, Claim: a.Claim})
+	a = once(func(*Request, *Settlement) {})
 	if a.BytesPerTokenMilli != 4125 || a.UsualOutput != 265 || a.HeldTokens != 145+50 {
 		t.Fatalf("%+v %v", a, f.hash(":learned"))
 	}

@@ -137,8 +137,8 @@ func (c *local) admit(r Request, now time.Time, share int64, owner, label string
 // localUse is what a request is taken to use: tokens by the figures nobody has learned, money at its bound.
 func localUse(r Request) (prompt, tokens, hold int64) {
 	prompt, usual := r.PromptTokens, r.OutputUsual
-	if r.PromptBytes > 0 {
-		prompt, usual = max(r.PromptBytes/4, 1), 256*max(r.Choices, 1)
+	if r.bytes() > 0 {
+		prompt, usual = max(r.bytes()/bytesPerToken, 1), 256*max(r.Choices, 1)
 	}
 	if r.OutputCap > 0 {
 		usual = min(usual, r.OutputCap)

@@ -27,6 +27,7 @@ type Request struct {
 	// PromptBytes is all that can become prompt. Above 0 the ledger estimates from what it has learned, and PromptTokens and
 	// OutputUsual are not read.
 	PromptBytes int64
+	ImageTokens int64 // tokens of the prompt's images at most; they come on top of PromptBytes, and nothing is learned from them
 	Choices     int64 // answers asked for; 0 is 1
 
 	// A stream whose output is held in tranches: OutputBound above 0. HoldNUSD is then not read.

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fakeHead is a request's head by hand.
@@ -98,6 +100,42 @@ func TestMatches(t *testing.T) {
 	}
 	if !mayUse(nil, "anything") || mayUse([]string{"a*", "*b"}, "ac") || !mayUse([]string{"a*", "*b"}, "aab") || !mayUse([]string{"a*b*c"}, "aXbYc") || mayUse([]string{"a*b*c"}, "abc") {
 		t.Error("no list allows all; every list must allow; a * is at least one character")
+	}
+	if parted := []string{" a*\tb,\n c "}; !mayUse(parted, "ax") || !mayUse(parted, "b") || !mayUse(parted, "c") || mayUse(parted, "a") || mayUse([]string{" , "}, "") {
+		t.Error("lists are parted by commas and white space, as in admit's script")
+	}
+}
+
+// TestMatchesAsARegularExpression: any pattern of few letters, against the definition.
+func TestMatchesAsARegularExpression(t *testing.T) {
+	words := func(letters string, most int) (all []string) {
+		all = []string{""}
+		for from, n := 0, 0; n < most; n++ {
+			to := len(all)
+			for _, w := range all[from:to] {
+				for _, c := range letters {
+					all = append(all, w+string(c))
+				}
+			}
+			from = to
+		}
+		return all
+	}
+	names := words("ab", 5)
+	for _, pattern := range words("ab*", 5) {
+		want := regexp.MustCompile("^" + strings.ReplaceAll(pattern, "*", ".+") + "$")
+		for _, name := range names {
+			if got := matches(pattern, name); got != want.MatchString(name) {
+				t.Fatalf("%q, %q: %v", pattern, name, got)
+			}
+		}
+	}
+	slow := make(chan bool, 1)
+	go func() { slow <- matches(strings.Repeat("*a", 30)+"b", strings.Repeat("a", 200)) }()
+	select {
+	case <-slow:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a pattern that goes back in the name for ever")
 	}
 }
 

@@ -137,7 +137,7 @@ func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 	if r.route.kind.Generates() {
 		ask.Choices = r.choices()
 		if r.promptIsText() {
-			ask.PromptBytes = r.scan.PromptBytes
+			ask.PromptBytes, ask.ImageTokens = r.scan.PromptBytes, r.imageTokens()
 		}
 		if r.scan.Stream && !r.scan.Background { // held as it comes: nobody's budget is frozen by a large cap
 			ask.OutputBound, ask.OutputPricePico = bound, r.model.Price.Completion
@@ -152,7 +152,7 @@ func (r *request) hold(output int64) int64 {
 	if r.route.free {
 		return 0
 	}
-	prompt := r.scan.PromptBytes + r.model.TemplateTokens
+	prompt := r.scan.PromptBytes + r.model.TemplateTokens + r.imageTokens()
 	if r.scan.Previous != "" { // what was said before is in the engine, not in the body
 		prompt = max(prompt, r.contextWindow())
 	}
@@ -190,11 +190,15 @@ func (r *request) promptEstimate() int64 {
 	if r.route.free {
 		return 0
 	}
+	text := r.scan.PromptBytes / bytesPerToken
 	if learned := r.admission.BytesPerTokenMilli; learned > 0 {
-		return max(1, r.scan.PromptBytes*1000/learned)
+		text = r.scan.PromptBytes * 1000 / learned
 	}
-	return max(1, r.scan.PromptBytes/bytesPerToken)
+	return max(1, text+r.imageTokens())
 }
+
+// imageTokens is the most tokens the prompt's images may become.
+func (r *request) imageTokens() int64 { return r.scan.Images * r.model.ImageTokens }
 
 // admitted is the ledger's part of the decision. A reply that did not come may have been applied: r.asked makes end
 // settle it at zero.

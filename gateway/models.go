@@ -130,32 +130,35 @@ func (r *request) modelNames() []string {
 	return slices.Compact(names)
 }
 
-// mayUse is true when every list names the model; admit.lua decides the same for a request.
+// mayUse is true when every list names the model; models.part.lua decides the same for a request.
 func mayUse(lists []string, model string) bool {
 	for _, list := range lists {
-		if !slices.ContainsFunc(strings.Split(list, ","), func(pattern string) bool {
-			return matches(strings.TrimSpace(pattern), model)
-		}) {
+		if !slices.ContainsFunc(strings.FieldsFunc(list, partsPatterns), func(pattern string) bool { return matches(pattern, model) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// matches is true when pattern is the name, with each * standing for one or more characters.
+// partsPatterns is true for commas and for what is white space to Lua.
+func partsPatterns(c rune) bool { return c == ',' || c == ' ' || '\t' <= c && c <= '\r' }
+
+// matches is true when pattern is the name, with each * standing for one or more characters. It never goes back in the name,
+// whatever the pattern: what stands between two stars is taken where it comes first.
 func matches(pattern, name string) bool {
 	before, after, star := strings.Cut(pattern, "*")
 	if !star {
 		return pattern == name
 	}
-	rest, ok := strings.CutPrefix(name, before)
-	if !ok {
-		return false
-	}
-	for i := 1; i <= len(rest); i++ {
-		if matches(after, rest[i:]) {
-			return true
+	name, ok := strings.CutPrefix(name, before)
+	for ok {
+		if before, after, star = strings.Cut(after, "*"); !star {
+			return len(name) > len(before) && strings.HasSuffix(name, before)
 		}
+		if name == "" {
+			return false
+		}
+		_, name, ok = strings.Cut(name[1:], before)
 	}
 	return false
 }

@@ -25,8 +25,11 @@ const (
 )
 
 func refusalOf(e protocol.Error, fields ...headerField) *refusal {
-	if e.Status == 503 && len(fields) == 0 {
+	switch {
+	case e.Status == 503 && len(fields) == 0:
 		fields = []headerField{{"Retry-After", "1"}}
+	case e.Status == 504: // client libraries repeat every 5xx: a whole generation would be run again
+		fields = append(fields, headerField{"X-Should-Retry", "false"})
 	}
 	return &refusal{Error: e, fields: fields}
 }

@@ -15,7 +15,7 @@ import (
 // run feeds the stream cut before each offset of cuts, and ends it.
 func run(o sse.Options, stream []byte, cuts ...int) ([]byte, sse.End) {
 	t := sse.NewTap(o)
-	var got []byte
+	got := make([]byte, 0, len(stream))
 	out := func(b []byte) {
 		if len(b) == 0 {
 			panic("an empty slice was handed on")
@@ -23,12 +23,13 @@ func run(o sse.Options, stream []byte, cuts ...int) ([]byte, sse.End) {
 		got = append(got, b...)
 	}
 	from := 0
+	var room []byte
 	for _, c := range append(cuts, len(stream)) {
 		// A copy of its own, overwritten after: the tap must not keep it.
-		chunk := bytes.Clone(stream[from:c])
-		t.Feed(chunk, out)
-		for i := range chunk {
-			chunk[i] = '#'
+		room = append(room[:0], stream[from:c]...)
+		t.Feed(room, out)
+		for i := range room {
+			room[i] = '#'
 		}
 		from = c
 	}

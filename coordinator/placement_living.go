@@ -29,3 +29,6 @@ func (p *Placement) saw(w *watch, now time.Time) {
 	slices.Sort(living)
 	p.living.Store(&living)
 }
+
+// Replicas is how many replicas this one saw living lately, itself included.
+func (p *Placement) Replicas() int { return max(1, len(p.Living())) }

@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/pipeline"
 )
 
-// defaultOutputTokens bounds an answer for which neither the client nor the catalogue says anything.
+// defaultOutputTokens bounds an answer for which neither the client nor the catalogue nor an engine says anything.
 const defaultOutputTokens = 4096
 
 // usualOutputTokens is the length of an answer before anything was learned.
@@ -111,12 +111,17 @@ func (r *request) giveBack(guess *pipeline.Handle[coordinator.Admission]) {
 	post.Send()
 }
 
-// declareAdmission says what the request would use at most.
+// declareAdmission asks the ledger.
 func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
-	bound, _ := r.outputBound()
-	declared, _, _ := r.scan.OutputCap()
 	r.record.Tenant = r.key.tenant
 	r.asked = r.known
+	return r.g.deps.Ledger.Admit(r.batch, r.admissionRequest())
+}
+
+// admissionRequest says what the request would use at most.
+func (r *request) admissionRequest() coordinator.Request {
+	bound, _ := r.outputBound()
+	declared, _, _ := r.scan.OutputCap()
 	ask := coordinator.Request{
 		RID:          r.record.RID,
 		RequestID:    r.record.RequestID,
@@ -144,7 +149,7 @@ func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 			ask.PromptHoldNUSD, ask.TrancheLeast = r.hold(0), leastTranche
 		}
 	}
-	return r.g.deps.Ledger.Admit(r.batch, ask)
+	return ask
 }
 
 // hold is the money set aside: the prompt at its bound and the answers at theirs.
@@ -163,14 +168,35 @@ func (r *request) hold(output int64) int64 {
 // a response is continued or a sound is heard.
 func (r *request) promptIsText() bool { return r.scan.Previous == "" && r.route.kind != scan.Audio }
 
-// outputBound is the most tokens the answers may have together: the client's cap, else the route's or the catalogue's per
-// choice.
+// outputBound is the most tokens the answers may have together: the client's cap, else per choice the route's, the
+// catalogue's, or the shortest context of the pool's engines. It stays the same for one request.
 func (r *request) outputBound() (total, perChoice int64) {
 	if total, declared, _ := r.scan.OutputCap(); declared {
 		return total, 0
 	}
-	perChoice = cmp.Or(r.scan.DefaultCap(), r.model.MaxOutputTokens, defaultOutputTokens)
-	return perChoice * r.choices(), perChoice
+	if r.unsaid == 0 {
+		r.unsaid = cmp.Or(r.scan.DefaultCap(), r.model.MaxOutputTokens, r.shortestContext(), defaultOutputTokens)
+	}
+	return r.unsaid * r.choices(), r.unsaid
+}
+
+func (r *request) shortestContext() int64 {
+	if pool, served := r.g.deps.Cluster.Pool(r.model.Pool); served {
+		return pool.ShortestContext(r.model.Name)
+	}
+	return 0
+}
+
+// longestOutput is the most tokens a hold can cover, by the ledger's own limit.
+const longestOutput = 1_000_000_000
+
+// streamBound is how far the hold of a stream may grow: an engine that nobody told a cap may go on beyond outputBound.
+func (r *request) streamBound() int64 {
+	total, perChoice := r.outputBound()
+	if perChoice > 0 {
+		return longestOutput
+	}
+	return total
 }
 
 // usualOutput is how long the answers would be before anything was learned.
@@ -205,14 +231,18 @@ func (r *request) imageTokens() int64 { return r.scan.Images * r.model.ImageToke
 func (r *request) admitted(h *pipeline.Handle[coordinator.Admission]) *refusal {
 	a, err := h.Wait(r.ctx)
 	if err != nil {
-		return r.withoutRedis(err)
+		r.asked = r.asked && !errors.Is(err, coordinator.ErrNotAsked)
+		known := false
+		if a, known = r.admitAlone(err); !known {
+			return r.withoutRedis(err)
+		}
 	}
 	r.admission = a
 	r.record.KeyID, r.record.Team, r.record.User = a.KeyID, a.Team, a.User
 	if a.Verdict == coordinator.Admitted {
 		r.record.Tags = append(r.record.Tags, a.Tags...)
 		if a.HeldOutput > 0 {
-			r.tranche.bound, _ = r.outputBound()
+			r.tranche.bound = r.streamBound()
 			r.tranche.granted.Store(a.HeldOutput)
 		}
 		return nil
@@ -327,6 +357,9 @@ func (r *request) placedBy(h *pipeline.Handle[coordinator.Place]) *refusal {
 	}
 	place, err := h.Wait(r.ctx)
 	if err != nil {
+		if r.placeAlone(err) {
+			return nil
+		}
 		return r.withoutRedis(err)
 	}
 	r.place = place

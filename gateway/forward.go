@@ -24,6 +24,7 @@ type attemptKind int
 const (
 	answered attemptKind = iota + 1 // the client got an answer, or as much of it as there was
 	failed                          // nothing was sent, by the backend's fault: another may be tried
+	overfull                        // the engine refused it for the cap that was written: sent once more there, without
 	final                           // nothing was sent, and nothing else may be tried: a timeout, a client that left
 )
 
@@ -69,7 +70,7 @@ func (r *request) placeAgain(not string) *refusal {
 
 // attempt sends the request to the backend placement chose and relays its answer.
 func (r *request) attempt() attemptEnd {
-	if r.placed && r.g.deps.Placement.Stale(r.ask.Pool) { // the fleet may have given the slot to somebody else
+	if r.placed && r.alone == "" && r.g.deps.Placement.Stale(r.ask.Pool) { // the fleet may have given the slot to somebody else
 		if no := r.placeAgain(""); no != nil {
 			return attemptEnd{final, no}
 		}
@@ -81,6 +82,16 @@ func (r *request) attempt() attemptEnd {
 	r.backend = b
 	r.record.Attempts++
 	r.record.Backend = b.ID
+	end := r.send(b)
+	if end.kind == overfull { // no other attempt: the engine did nothing yet
+		r.uncapped = true
+		end = r.send(b)
+	}
+	return end
+}
+
+// send is one exchange with the backend.
+func (r *request) send(b *cluster.Backend) attemptEnd {
 	r.sentAt = time.Now()
 	reply, fault := r.g.upstream.Do(r.ctx, r.call(b))
 	if fault != nil {
@@ -120,9 +131,7 @@ var passed = [...]string{"Content-Type", "Accept", "User-Agent", "Traceparent", 
 // call is the request as the engine gets it: the client's bytes with a few values spliced in, and headers of our own.
 func (r *request) call(b *cluster.Backend) upstreamCall {
 	want := scan.Want{Model: r.model.Name, IncludeUsage: true}
-	if r.writesCap() {
-		_, want.MaxTokens = r.outputBound()
-	}
+	want.MaxTokens = r.ownCap(b)
 	parts, length := scan.Splice(nil, r.body, r.scan.Edits(nil, want))
 	header := make([]headerField, 0, len(passed)+1)
 	for _, name := range passed {
@@ -144,9 +153,21 @@ func (r *request) call(b *cluster.Backend) upstreamCall {
 	}
 }
 
-// writesCap is true where the engine is told a bound the client did not: under a budget, for an answer that is held whole.
-// The hold of a stream grows with it.
-func (r *request) writesCap() bool { return r.admission.Budgeted && r.tranche.bound == 0 }
+// heldWhole is true under a budget, for an answer that is held whole; the hold of a stream grows with it.
+func (r *request) heldWhole() bool { return r.admission.Budgeted && r.tranche.bound == 0 }
+
+// ownCap is the cap per choice that the backend is told where the client names none: what is held. 0: none is told, as an
+// engine whose context is no longer than that keeps to it by itself, and would refuse as much beside a prompt.
+func (r *request) ownCap(b *cluster.Backend) int64 {
+	if !r.heldWhole() || r.uncapped {
+		return 0
+	}
+	_, perChoice := r.outputBound()
+	if context := b.MaxModelLen(r.model.Name); context > 0 && context <= perChoice {
+		return 0
+	}
+	return perChoice
+}
 
 // patience ends when the engine must have shown what it is waited for: a stream its first event, in each attempt; another
 // answer its end, over all attempts.

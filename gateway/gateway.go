@@ -32,6 +32,8 @@ import (
 type Ledger interface {
 	// Admit declares the decision on b; nothing is sent before b is flushed.
 	Admit(b *pipeline.Batch, r coordinator.Request) *pipeline.Handle[coordinator.Admission]
+	// AdmitLocally decides from memory while Redis cannot be asked; false: it knows nothing of this key and model.
+	AdmitLocally(r coordinator.Request) (coordinator.Admission, bool)
 	// Extend declares that the hold of a stream shall cover so many tokens of output in all.
 	Extend(b *pipeline.Batch, tenant, rid string, total int64) *pipeline.Handle[coordinator.Granted]
 	// Settle is safe to repeat: the same request is charged once.
@@ -51,6 +53,8 @@ type Placement interface {
 	Await(ctx context.Context, a coordinator.Ask) (backend string, err error)
 	// ReleaseAs declares that whatever attempts up to this one hold is given back, and how it went.
 	ReleaseAs(p *pipeline.Post, r coordinator.Release)
+	// Replicas is how many replicas this one saw living lately, itself included.
+	Replicas() int
 	// Failed declares that a backend failed a request: the fleet leaves it alone for a while.
 	Failed(p *pipeline.Post, pool, backend string, why coordinator.Failure)
 	// Stale is true when other replicas may have taken this one for dead in the pool.
@@ -82,6 +86,7 @@ type Config struct {
 	RequestTimeout    time.Duration // of an answer that is not streamed
 	QueueWait         time.Duration
 	Attempts          int           // in all
+	ServeAlone        bool          // while Redis is away keys that passed before are served within a share of their limits
 	PromptBytes       int64         // prompts in memory at one time; 0: 1 GiB
 	ConnectTimeout    time.Duration // to an engine; 0: 2 s
 	BodyTimeout       time.Duration // of a request body that stands still; 0: 30 s
@@ -109,6 +114,7 @@ type Gateway struct {
 	upstream  *upstream
 	prompts   *prompts
 	flights   flights
+	alone     alone
 	keepAlive time.Duration // how long a stream's client hears nothing
 	unpackers *unpackers
 	cors      cors

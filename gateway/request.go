@@ -86,12 +86,15 @@ type request struct {
 	hash      string // of the cacheable request; "" when it is not
 	hit       *coordinator.Answer
 	tranche   tranche
+	unsaid    int64               // output tokens per choice where the client names no cap; 0: not asked for yet
+	uncapped  bool                // an engine refused the cap that was written: it is sent without one
 	prints    *coordinator.Prefix // nil until it is asked for
 	ask       coordinator.Ask
 	placed    bool // placement was asked: it has to be released
 	place     coordinator.Place
 	backends  []*cluster.Backend // candidates in order of preference
 	backend   *cluster.Backend   // of the running attempt
+	alone     string             // backend on which this replica gave a slot of its own; "" otherwise
 	holder    *cluster.Backend   // the only one that can serve it; nil: any of the pool
 	response  string             // id of the Responses object that is being answered; "" until it is known
 

@@ -30,6 +30,7 @@ func (r *request) closeBooks() {
 	r.figures()
 	post := r.g.deps.Pipeline.Post()
 	signOff := post.Owner()
+	r.freeAlone()
 	if r.asked {
 		r.settle(func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
 	}
@@ -83,6 +84,8 @@ func (r *request) settle(hand func(coordinator.Settlement)) {
 		AdmittedAt:  r.admission.AdmittedAt,
 		KeepRequest: r.served || r.counted,
 		Record:      r.record.AppendJSON(nil),
+
+		NeverAdmitted: r.admission.Local,
 	}
 	if r.served {
 		s.Prompt, s.Cached, s.Completion = r.usage.Prompt, r.usage.Cached, r.usage.Completion

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,6 +119,22 @@ func (c *call) wrap(err error) error {
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }
+
+// Away tells errors that say nothing of the command: the store was not reached in time, is full, read-only, loading, or
+// its slot is on the move. A record of the wrong type is not among them.
+func Away(err error) bool {
+	if errors.Is(err, ErrUnavailable) {
+		return true
+	}
+	var re *rueidis.RedisError
+	if !errors.As(err, &re) {
+		return false
+	}
+	text := re.Error()
+	return slices.ContainsFunc(away, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
+}
+
+var away = []string{"OOM", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS", "BUSY"}
 
 func failAll(calls []*call, err error) {
 	for _, c := range calls {

@@ -71,7 +71,8 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 
 	name := replicaName(cfg.ReplicaID)
 	r.name = name
-	r.ledger = coordinator.NewLedger(coordinator.LedgerConfig{Replica: name, Store: r.store, Pipeline: r.pipeline, SpoolDir: cfg.SpoolDir, Log: log})
+	r.ledger = coordinator.NewLedger(coordinator.LedgerConfig{Replica: name, Store: r.store, Pipeline: r.pipeline, SpoolDir: cfg.SpoolDir,
+		Serve: cfg.OnRedisDown == config.Serve, Replicas: func() int { return r.placement.Replicas() }, Log: log})
 	r.placement = coordinator.NewPlacement(coordinator.PlacementConfig{
 		Replica: name, Store: r.store, Pipeline: r.pipeline, Pools: r.pools, OnDead: r.settleDead, QueueLimit: cfg.QueueLimit, Log: log})
 	cache := coordinator.NewCache(coordinator.CacheConfig{Store: r.answers, Log: log})
@@ -83,7 +84,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	metrics := admin.NewMetrics(r.sources())
 	r.gateway = gateway.New(gateway.Config{
 		Replica: name, MaxBodyBytes: cfg.MaxBodyBytes, FirstTokenTimeout: cfg.FirstTokenTimeout, StreamSilence: cfg.StreamSilence,
-		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts, CORSOrigins: cfg.CORSOrigins,
+		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts, ServeAlone: cfg.OnRedisDown == config.Serve, CORSOrigins: cfg.CORSOrigins,
 	}, gateway.Deps{
 		Ledger: r.ledger, Placement: r.placement, Cache: cache, Responses: responses, Cluster: r.cluster, Catalogue: r.catalogue,
 		Pipeline: r.pipeline, UsageLog: r.usageLog, Observe: metrics.Observe, Log: log,

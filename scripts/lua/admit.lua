@@ -16,7 +16,8 @@
 -- ARGV[7]   tokens     of the prompt, estimate, when ARGV[6] is 0
 -- ARGV[8]   cap        tokens, declared bound of the output, 0: none declared
 -- ARGV[9]   usual      tokens, usual length of the output; with ARGV[6], the number of choices (1 to 1,000)
--- ARGV[10]  hold_nusd  money to hold, ≤ 9e15; in tranches, of the prompt alone
+-- ARGV[10]  hold_nusd  money to hold, ≤ 9e15; in tranches, of the prompt alone. Where no scope has a budget it protects
+--                      nothing and is cut to 1e12 (1,000 USD), so that no sum of absurd ones leaves the numbers
 -- ARGV[11]  label      of the claim, see claim.part.lua; no space
 -- ARGV[12]  now_ms     absent or "": Redis' clock; tests put theirs here. What follows is absent together
 -- ARGV[13]  bound      tokens, the most the output can have, when it is held in tranches; 0: ARGV[10] is all
@@ -417,6 +418,7 @@ repeat
     end
     break
   end
+  if budgeted == 0 and #hold_text > 12 then hold_text = '1000000000000' end
   hold = tonumber(hold_text)
   local price = 0
   local base = hold
@@ -508,7 +510,10 @@ repeat
             local ends = end_of(periods[j])
             if ends then call('PEXPIREAT', counters[j], format('%d', ends + 35 * 86400000)) end
           else
-            call('HINCRBY', counters[j], 'reserved_nusd', hold_text)
+            -- A figure that is none starts anew; without a budget it was not looked at.
+            if type(redis.pcall('HINCRBY', counters[j], 'reserved_nusd', hold_text)) == 'table' then
+              call('HSET', counters[j], 'reserved_nusd', hold_text)
+            end
           end
         end
       end

@@ -291,7 +291,7 @@ func checkModels(value string) (string, error) {
 }
 
 func checkTags(value string) (string, error) {
-	return checkList(value, 8, regexp.MustCompile(`^[^\s,]{1,64}$`), "tags without spaces")
+	return checkList(value, 8, safeID, "tags of letters, digits and . _ @ -")
 }
 
 func checkList(value string, most int, form *regexp.Regexp, what string) (string, error) {

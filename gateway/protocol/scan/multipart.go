@@ -61,7 +61,7 @@ func (f *form) parts() {
 	for n := 0; f.fault == nil; n++ {
 		rest := f.body[at:]
 		if bytes.HasPrefix(rest, []byte("--")) {
-			if len(bytes.Trim(rest[2:], "\r\n")) > 0 {
+			if len(bytes.ReplaceAll(rest[2:], []byte("\r\n"), nil)) > 0 {
 				f.refuse("goes on behind its end", at)
 			}
 			return

@@ -12,7 +12,8 @@ type Pool struct {
 	Name     string
 	Backends []*Backend // sorted by ID
 
-	ring *ring // its members are Backends, by index
+	ring     *ring            // its members are Backends, by index
+	contexts map[string]int64 // by model: see ShortestContext
 }
 
 // Candidates are at most max backends that may take a new request whose prefix
@@ -72,6 +73,10 @@ func (p *Pool) Home(key uint64) *Backend {
 	return p.Backends[p.ring.order(partitionOf(key))[0]]
 }
 
+// ShortestContext is the smallest MaxModelLen of the model in the pool; 0 = no
+// engine said it.
+func (p *Pool) ShortestContext(model string) int64 { return p.contexts[model] }
+
 // Usable reports whether any backend of the pool may take a new request.
 func (p *Pool) Usable() bool {
 	for _, b := range p.Backends {
@@ -90,7 +95,14 @@ func newPool(name string, backends []*Backend, before *Pool) *Pool {
 	for i, b := range backends {
 		ids[i] = b.ID
 	}
-	p := &Pool{Name: name, Backends: backends}
+	p := &Pool{Name: name, Backends: backends, contexts: map[string]int64{}}
+	for _, b := range backends {
+		for model, n := range b.maxLen {
+			if least := p.contexts[model]; n > 0 && (least == 0 || n < least) {
+				p.contexts[model] = n
+			}
+		}
+	}
 	if before != nil && before.ring.same(ids) {
 		p.ring = before.ring
 	} else {

@@ -74,7 +74,7 @@ func (s *stream) take(chunk []byte) error {
 		if seen.Fruitless { // it has shown nothing of an answer
 			return fmt.Errorf("the first event is an error: %s", seen.ErrorBody)
 		}
-		if seen.Events == 0 && len(s.held) <= maxUnsent {
+		if !s.tap.Generating() && len(s.held) <= maxUnsent { // that a response was taken in is no answer yet
 			return nil
 		}
 		s.begin(now)
@@ -221,7 +221,7 @@ func (r *request) streamUsage(seen sse.End) protocol.Usage {
 // atMost bounds an estimate of output tokens: an engine that was told a cap has not made more.
 func (r *request) atMost(tokens int64) int64 {
 	total, perChoice := r.outputBound()
-	if perChoice > 0 && !r.writesCap() { // neither the client nor we told one
+	if perChoice > 0 && !r.heldWhole() { // neither the client nor we told one
 		return tokens
 	}
 	return min(tokens, total)

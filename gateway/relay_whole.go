@@ -33,6 +33,9 @@ func (r *request) relayWhole(b *cluster.Backend, reply *upstreamReply) attemptEn
 	if err != nil && err != io.EOF {
 		return r.afterBody(b, err)
 	}
+	if reply.Status == 400 && err == io.EOF && r.ownCap(b) > 0 && tooLong(answer) {
+		return attemptEnd{kind: overfull}
+	}
 	usage, known := protocol.UsageOf(answer)
 	if err == io.EOF && !known && reply.Status < 300 {
 		if fault := hollow(reply, &a, answer); fault != nil { // nothing was sent yet
@@ -66,6 +69,12 @@ func (r *request) relayWhole(b *cluster.Backend, reply *upstreamReply) attemptEn
 		r.wholeUsage(answer, usage, known, err)
 	}
 	return attemptEnd{kind: answered}
+}
+
+// tooLong reports whether an engine's refusal says that prompt and cap exceed its context. Then what its context leaves to
+// the answer is less than the cap, which is held: without the cap the answer costs no more than that.
+func tooLong(refusal []byte) bool {
+	return bytes.Contains(refusal, []byte("context length")) || bytes.Contains(refusal, []byte("context size"))
 }
 
 // passRest passes on what is too large to be held, and looks for its usage as it goes by.

@@ -116,7 +116,13 @@ repeat
     -- include claim.part.lua
     for i = 1, #due do
       local text = call('HGET', root .. ':open', due[i])
-      if not text or not lapse(due[i], text, now) then call('ZREM', root .. ':reservations', due[i]) end
+      local done = text and lapse(due[i], text, now)
+      if done == nil and text then
+        -- What cannot be charged now keeps a deadline: without one nobody would look at it again.
+        call('ZADD', root .. ':reservations', format('%d', now + 25000), due[i])
+      elseif not done then
+        call('ZREM', root .. ':reservations', due[i])
+      end
     end
   end
 

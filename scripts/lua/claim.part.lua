@@ -22,7 +22,8 @@
 -- store_spend(c, changes)         adds to the spend counters: field, amount as text, …; the second half, it cannot fail
 -- store_rate(c, given)            corrects the sliding minutes
 -- store_running(c, n)             counts running requests, n is 1 or -1
--- lapse(rid, text, now)           charges an open reservation at its hold and writes a `lost` record; true: done
+-- lapse(rid, text, now)           charges an open reservation at its hold and writes a `lost` record; true: done, false: there
+--                                 is nothing to charge, nil: a key it needs cannot be read, it is to be tried again
 local function parse(text)
   local state, at, tokens, prompt, hold, scopes, tops = string.match(text,
     '^([oxr]) %S+ (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ')
@@ -175,7 +176,7 @@ local function lapse(rid, text, now)
     call('ZCARD', root .. ':reservations')
     call('HLEN', root .. ':open')
   end)
-  if not readable then return false end
+  if not readable then return nil end
   call('ZADD', root .. ':settled', string.format('%d', now), rid)
   call('ZREM', root .. ':reservations', rid)
   call('HSET', root .. ':open', rid, 'x' .. string.sub(text, 2))

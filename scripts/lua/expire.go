@@ -11,6 +11,7 @@ var expireScript = read("expire")
 type ExpireReply struct {
 	Next    string
 	Settled int64
+	Stuck   int64 // left open: a key they need cannot be read
 }
 
 // Expire declares one step of charging everything owner left open; cursor "0" is the first. It is safe to repeat.
@@ -22,11 +23,11 @@ func expireAt(b *pipeline.Batch, s *pipeline.Store, root, owner, cursor string, 
 	args := withClock([]string{owner, cursor}, nowMS)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: expireScript, Key: root, Args: args},
 		func(m rueidis.RedisMessage) (ExpireReply, error) {
-			f, err := array(m, 2)
+			f, err := array(m, 3)
 			if err != nil {
 				return ExpireReply{}, err
 			}
 			d := fields{}
-			return ExpireReply{Next: d.text(f[0]), Settled: d.whole(f[1])}, d.err
+			return ExpireReply{Next: d.text(f[0]), Settled: d.whole(f[1]), Stuck: d.whole(f[2])}, d.err
 		})
 }

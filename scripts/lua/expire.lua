@@ -9,7 +9,8 @@
 --
 -- reply    1 cursor  "0": that was the last
 --          2 count   settled by this call, about 100 at most; on miniredis all
--- repeat   0
+--          3 stuck   left open by this call, because a key they need cannot be read; they keep their deadlines
+-- repeat   0, and what is stuck
 -- cost     1 read; 10 reads and 10 writes for each that is settled
 local root, owner, call = KEYS[1], ARGV[1], redis.call
 local now = tonumber(ARGV[3])
@@ -20,9 +21,12 @@ end
 -- include period.part.lua
 -- include claim.part.lua
 local page = call('HSCAN', root .. ':open', ARGV[2], 'COUNT', 100)
-local count = 0
+local count, stuck = 0, 0
 for i = 1, #page[2], 2 do
   local state, held_by = string.match(page[2][i + 1], '^([oxr]) (%S+) ')
-  if state and state ~= 'x' and held_by == owner and lapse(page[2][i], page[2][i + 1], now) then count = count + 1 end
+  if state and state ~= 'x' and held_by == owner then
+    local done = lapse(page[2][i], page[2][i + 1], now)
+    if done then count = count + 1 elseif done == nil then stuck = stuck + 1 end
+  end
 end
-return { page[1], count }
+return { page[1], count, stuck }

@@ -394,6 +394,44 @@ func TestSettleTwoHalves(t *testing.T) {
 	})
 }
 
+// What cannot be charged because somebody broke a counter keeps a deadline and stays listed as stuck, and is charged once
+// the counter can be read again.
+func TestWhatCannotLapseIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(b *book) {
+		b.key("k2", "budget_usd", "1")
+		rid := b.admitted(key("k2"), hold(1000)).RID
+		counter := ":spend:key:k2:2076-11"
+		b.do("RENAME", counter, b.root+":aside")
+		b.do("SET", counter, "x")
+		for range 3 { // by the next requests of the tenant, each time after its deadline
+			b.now += 25000
+			b.settle(b.admitted(), Replaced)
+			if at, err := b.do("ZSCORE", ":reservations", rid).AsFloat64(); err != nil || int64(at) != b.now+25000 {
+				b.Fatalf("deadline %f, %v", at, err)
+			}
+		}
+		r, err := expireAt(&pipeline.Batch{}, b.store, b.root, "r1", "0", b.now).Wait(b.Context())
+		if err != nil || r.Settled != 0 || r.Stuck != 1 {
+			b.Fatalf("%+v %v", r, err)
+		}
+		b.do("DEL", counter)
+		b.do("RENAME", ":aside", b.root+counter)
+		b.now += 25000
+		b.settle(b.admitted(), Replaced)
+		if h := b.hash(counter); h["spent_nusd"] != "1000" || h["reserved_nusd"] != "0" {
+			b.Fatalf("%v", h)
+		}
+		b.nothingOpen()
+
+		// A deadline of nothing is dropped.
+		b.do("ZADD", ":reservations", "1", "gone", "1", "broken")
+		b.hset(":open", "broken", "x")
+		b.settle(b.admitted(), Replaced)
+		b.nothingOpen()
+	})
+}
+
 // Redis is full: nobody new is let in, and nothing is changed by trying; what runs is settled, renewed and expired.
 func TestSettleWhenRedisIsFull(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,7 @@ check: ## formatting, vet, staticcheck, and what ARCHITECTURE.md and the script 
 test: tools ## all tests with the race detector
 	go build ./...
 	go test -race -shuffle=on -timeout 5m ./...
+	cd bench/scanners && GOEXPERIMENT=jsonv2 go test ./judge
 
 test-clients: tools ## the public client libraries of Go, Node and Python against two replicas; downloads them once
 	@.ci/clients

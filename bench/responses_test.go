@@ -51,7 +51,7 @@ func TestResponsesStayWithTheirEngine(t *testing.T) {
 			if _, at, a := respond(t, r, key, next, "X-Request-Id: "+label); at != backend {
 				t.Errorf("%s: made on %s, continued on %s: %s", id, backend, at, a.Body)
 			}
-			if l, want := s.lineOf(t, label), map[int]int{0: 2, 1: 1, 2: 1}[k]; l.RoundTrips != want {
+			if l, want := s.lineOf(t, label), map[int]int{0: 2, 1: 1, 2: 1}[k]; l.RoundTrips != want && !(k == 0 && l.RoundTrips == want+1) { // asked faster than the first replica wrote it: looked for once more
 				t.Errorf("%s: %d round trips, want %d: %s", label, l.RoundTrips, want, l.Raw)
 			}
 		}

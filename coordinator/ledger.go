@@ -43,6 +43,7 @@ type Ledger struct {
 	seen      seenKeys
 	refusals  refusals
 	lookups   lookups
+	walks     walks
 	unsettled unsettled
 	acked     acked
 	local     local

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -110,44 +109,4 @@ func (l *Ledger) Drain(ctx context.Context) error {
 	}
 	_, err := l.cfg.Store.Do(ctx, "DEL", ReplicaTenants(l.cfg.Replica))
 	return err
-}
-
-// Expire charges everything a dead replica left open at its hold, in all tenants it announced, and returns how many
-// reservations that were. It is safe to repeat, also by several replicas at once. // L4
-func (l *Ledger) Expire(ctx context.Context, replica string) (n int, err error) {
-	set := ReplicaTenants(replica)
-	m, err := l.cfg.Store.Do(ctx, "SMEMBERS", set)
-	if err != nil {
-		return 0, fmt.Errorf("expire %s: %w", replica, err)
-	}
-	tenants, err := m.AsStrSlice()
-	if err != nil {
-		return 0, fmt.Errorf("expire %s: %w", replica, err)
-	}
-	var errs []error
-	for _, tenant := range tenants {
-		settled, err := l.expireIn(ctx, tenant, replica)
-		n += settled
-		if err == nil {
-			_, err = l.cfg.Store.Do(ctx, "SREM", set, tenant)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("expire %s in %s: %w", replica, tenant, err))
-		}
-	}
-	return n, errors.Join(errs...)
-}
-
-func (l *Ledger) expireIn(ctx context.Context, tenant, replica string) (n int, err error) {
-	for cursor := "0"; ; {
-		b := l.cfg.Pipeline.Batch()
-		reply, err := lua.Expire(b, l.cfg.Store, TenantRoot(tenant), lua.ClaimText(replica), cursor).Wait(ctx)
-		if err != nil {
-			return n, err
-		}
-		n += int(reply.Settled)
-		if cursor = reply.Next; cursor == "0" {
-			return n, nil
-		}
-	}
 }

@@ -79,7 +79,7 @@ local function calendar()
   return function(spec, created)
     local from = 0
     if created then
-      if find(created, '%D') or created == '' then return nil end
+      if find(created, '%D') or created == '' or #created > 15 then return nil end
       from = floor(created / 1000)
     end
     return period_name(spec, sec, from)
@@ -144,12 +144,13 @@ repeat
     break
   end
 
-  -- Policies. Scopes without one are left out; the lists stay dense.
+  -- Policies. Scopes without one are left out; the lists stay dense. Of a flag, whatever is not 0 or empty is yes: disabled
+  -- and isolate_prefix then err to the safe side.
   local barred, restricted
   local p = key
   if p.disabled and p.disabled ~= '0' and p.disabled ~= '' then barred = 1 end
   if p.models then restricted = true end
-  if p.priority then priority = tonumber(match(p.priority, '^%d$')) or -1 end
+  if p.priority then priority = tonumber(match(p.priority, '^%d$') or '') or -1 end
   if p.isolate_prefix and p.isolate_prefix ~= '0' and p.isolate_prefix ~= '' then isolate = 1 end
   local tenant = 'tenant:' .. string.sub(root, 7, -2)
   local asked, k = { user and 'user:' .. user or team and 'team:' .. team or tenant, false, false, false }, 1
@@ -195,7 +196,7 @@ repeat
       names[n], policies[n], rates[n] = name, p, false
       if p.disabled and p.disabled ~= '0' and p.disabled ~= '' then barred = barred or n end
       if p.models then restricted = true end
-      if p.priority and priority < 0 then priority = tonumber(match(p.priority, '^%d$')) or -1 end
+      if p.priority and priority < 0 then priority = tonumber(match(p.priority, '^%d$') or '') or -1 end
       if p.isolate_prefix and p.isolate_prefix ~= '0' and p.isolate_prefix ~= '' then isolate = 1 end
     end
   end
@@ -204,7 +205,7 @@ repeat
     break
   end
   local expires = key.expires_at
-  if expires and expires ~= '' and (find(expires, '%D') or now >= tonumber(expires)) then
+  if expires and expires ~= '' and (#expires > 15 or find(expires, '%D') or now >= tonumber(expires)) then
     verdict, who = 4, 1
     break
   end
@@ -239,6 +240,7 @@ repeat
       if #tpm > 15 or find(tpm, '%D') then tpm = nil else tpm = tonumber(tpm) end
       if not tpm then bad = true end
     end
+    if p.priority and not find(p.priority, '^%d$') then bad = true end
     if parallel then
       if #parallel > 15 or find(parallel, '%D') then parallel = nil else parallel = tonumber(parallel) end
       if not parallel then bad = true end

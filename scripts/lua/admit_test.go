@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/pipeline"
 )
 
 func TestAdmitIdentity(t *testing.T) {
@@ -20,8 +22,14 @@ func TestAdmitIdentity(t *testing.T) {
 		}
 		b.now++
 		b.refused(4, "key", key("k2")) // KEY-3: at the stated instant
-		b.key("k2", "expires_at", "tomorrow")
-		b.refused(4, "key", key("k2"))
+		for _, garbage := range []string{"tomorrow", "-1", "1e30", "99999999999999999999"} {
+			b.key("k2", "expires_at", garbage)
+			b.refused(4, "key", key("k2"))
+			r, err := Allowed(&pipeline.Batch{}, b.store, b.root, "k2", func(r AllowedReply) int64 { return r.Verdict }).Wait(b.Context())
+			if err != nil || r != 4 {
+				b.Fatalf("allowed: expires_at %s: %d %v", garbage, r, err)
+			}
+		}
 		b.key("k2", "expires_at", "")
 		b.admitted(key("k2"))
 		b.hset(":team:search", "disabled", "1")
@@ -41,7 +49,7 @@ func TestAdmitUnreadableRecordRefuses(t *testing.T) {
 		for _, f := range [][2]string{{"rpm", "ten"}, {"rpm", "-1"}, {"rpm", ""}, {"tpm", "1e9"}, {"tpm", "nan"}, {"parallel", "1.5"},
 			{"budget_usd", "lots"}, {"budget_usd", "9000000.1"}, {"budget_usd", "10000000"}, {"budget_usd", "-5"}, {"budget_usd", "inf"},
 			{"budgets", "5"}, {"budgets", "5/fortnight"}, {"budgets", "5/day x"}, {"budgets", "5/0d"}, {"team", "a b"}, {"team", "a:b"},
-			{"user", strings.Repeat("u", 65)}} {
+			{"user", strings.Repeat("u", 65)}, {"priority", "10"}, {"priority", "high"}, {"priority", ""}} {
 			b.hset(":key:k1", f[0], f[1])
 			before := b.dump()
 			b.refused(12, "key")
@@ -52,7 +60,18 @@ func TestAdmitUnreadableRecordRefuses(t *testing.T) {
 		}
 		b.hset(":key:k1", "budget_usd", "5", "period", "fortnight")
 		b.refused(12, "key")
+		for _, created := range []string{"", "x", "-5", "1.5", "99999999999999999999"} {
+			b.hset(":key:k1", "period", "10s", "created_at", created)
+			b.refused(12, "key")
+		}
 		b.do("HDEL", ":key:k1", "budget_usd", "period")
+		b.admitted() // created_at is not read
+		b.hset(":key:k1", "budgets", "5/10s")
+		b.refused(12, "key")
+		b.do("HDEL", ":key:k1", "budgets", "created_at")
+		b.hset("", "priority", "first")
+		b.refused(12, "tenant")
+		b.do("HDEL", "", "priority")
 		b.hset("", "rpm", "many")
 		b.refused(12, "tenant")
 		b.do("HDEL", "", "rpm")

@@ -27,7 +27,7 @@ bind(key[4], key[6])
 if key[2] and key[2] ~= '' then bind(unpack(call('HMGET', root .. ':team:' .. key[2], 'disabled', 'models'))) end
 bind(unpack(call('HMGET', root, 'disabled', 'models')))
 local expires = key[5]
-if verdict == 1 and expires and expires ~= '' and (not string.find(expires, '^%d+$') or now >= tonumber(expires)) then
+if verdict == 1 and expires and expires ~= '' and (#expires > 15 or not string.find(expires, '^%d+$') or now >= tonumber(expires)) then
   verdict = 4
 end
 return { verdict, key[1], key[2] or '', key[3] or '', lists }

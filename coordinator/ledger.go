@@ -77,8 +77,10 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		return pipeline.Resolved(a, nil)
 	}
 	_, seen := l.Seen(r.KeyHash)
+	var single bool
 	if !seen {
-		if reset := l.lookups.flooded(r.Tenant, now); reset > 0 {
+		var reset time.Duration
+		if reset, single = l.lookups.begin(r.Tenant, now); reset > 0 {
 			return pipeline.Resolved(floodRefusal(reset), nil)
 		}
 	} else if l.open.unannounced(r.Tenant, now) {
@@ -92,7 +94,12 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 	h := lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply lua.AdmitReply) Admission {
 		return l.decided(r, reply)
 	})
-	h.Then(func(_ Admission, err error) { l.health.asked(r.Tenant, err, l.cfg.Clock()) })
+	h.Then(func(_ Admission, err error) {
+		if single {
+			l.lookups.done(r.Tenant)
+		}
+		l.health.asked(r.Tenant, err, l.cfg.Clock())
+	})
 	return h
 }
 

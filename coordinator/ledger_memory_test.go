@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/bench/lab"
 )
 
 var noon = time.Date(2026, 11, 30, 12, 0, 0, 100_000_000, time.UTC)
@@ -68,42 +70,86 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-func TestAFloodOfMadeUpKeysIsRefusedUntilTheSecondEnds(t *testing.T) {
+func TestAFloodOfMadeUpKeysIsLookedUpOneByOne(t *testing.T) {
 	t.Parallel()
 	var k lookups
+	type answer struct {
+		wait   time.Duration
+		single bool
+	}
+	begin := func(tenant string, at time.Time, want answer) {
+		t.Helper()
+		if wait, single := k.begin(tenant, at); (answer{wait, single}) != want {
+			t.Fatalf("%s %v, want %v", wait, single, want)
+		}
+	}
+	free, alone, refused := answer{}, answer{single: true}, answer{wait: 900 * time.Millisecond}
 	for range failedPerTenant - 1 {
 		k.failed("acme", noon)
 	}
-	if k.flooded("acme", noon) != 0 {
-		t.Fatal("too early")
-	}
+	begin("acme", noon, free)
 	k.failed("acme", noon)
-	if d := k.flooded("acme", noon); d != 900*time.Millisecond {
-		t.Fatalf("%s", d)
+	for range singlePerTenant - failedPerTenant {
+		begin("acme", noon, alone)
+		begin("acme", noon, refused)
+		begin("other", noon, free)
+		k.failed("acme", noon)
+		k.done("acme")
 	}
-	if k.flooded("other", noon) != 0 {
-		t.Fatal("another tenant is refused")
-	}
+	begin("acme", noon, refused) // its bound for the second
 	for i := range failedPerSecond - failedPerTenant {
+		begin("other", noon, free)
 		k.failed(fmt.Sprint("t", i), noon)
 	}
-	if k.flooded("other", noon) == 0 {
-		t.Fatal("500 in all")
+
+	for i := range singleAtOnce { // 500 in all: every other tenant, one key each, 8 at once
+		begin(fmt.Sprint("t", i), noon, alone)
 	}
-	if k.flooded("acme", noon.Add(900*time.Millisecond)) != 0 {
-		t.Fatal("the second is over")
+	begin("other", noon, refused)
+	k.done("t0")
+	begin("other", noon, alone)
+	k.done("other")
+	for i := range singlePerSecond - (singlePerTenant - failedPerTenant) {
+		k.failed(fmt.Sprint("u", i), noon)
+	}
+	begin("other", noon, refused)
+	begin("acme", noon.Add(900*time.Millisecond), free)
+	if len(k.single) != 0 {
+		t.Fatal("who never said done blocks for longer than a second")
 	}
 }
 
-// A replica that is flooded still serves the keys that passed, and asks Redis nothing for the others.
+// A valid key that is new to a flooded replica gets in, between made-up ones.
+func TestLedgerLetsANewKeyInUnderAFlood(t *testing.T) {
+	t.Parallel()
+	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+	l := f.list[0]
+	l.cfg.Clock = func() time.Time { return noon }
+	for i := range failedPerTenant + 10 {
+		r := f.request()
+		r.KeyHash = fmt.Sprint("made-up-", i)
+		if a, _ := f.admit(l, r); a.Verdict != KeyUnknown {
+			t.Fatalf("%d: %+v", i, a)
+		}
+	}
+	if a, _ := f.admit(l, f.request()); a.Verdict != Admitted {
+		t.Fatalf("%+v", a)
+	}
+}
+
+// A replica that is flooded still serves the keys that passed, and asks Redis for one of the others at a time.
 func TestLedgerUnderAFlood(t *testing.T) {
 	t.Parallel()
 	l := NewLedger(LedgerConfig{Clock: func() time.Time { return noon }}) // no store: a command would not get through
 	for range failedPerTenant {
 		l.lookups.failed("acme", noon)
 	}
+	one := l.cfg.Pipeline.Batch()
+	if l.Admit(one, Request{Tenant: "acme", KeyHash: "new"}); one.Len() != 1 {
+		t.Fatalf("%d declared", one.Len())
+	}
 	b := l.cfg.Pipeline.Batch()
-	a, err := l.Admit(b, Request{Tenant: "acme", KeyHash: "new"}).Wait(t.Context())
+	a, err := l.Admit(b, Request{Tenant: "acme", KeyHash: "newer"}).Wait(t.Context())
 	if err != nil || a.Verdict != RequestsExceeded || a.Reset != 900*time.Millisecond || a.KeyID != "" || b.Len() != 0 {
 		t.Fatalf("%+v %v", a, err)
 	}

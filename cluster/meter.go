@@ -48,7 +48,7 @@ func (m *meter) take(b *Backend, said exposition, err error, log zerolog.Logger)
 	if said.promptTokens < m.last.promptTokens {
 		m.restarts = restarted(time.Now())
 	}
-	busy = said.running+said.waiting > 0 || said.promptTokens != m.last.promptTokens
+	busy = said.running+said.waiting > 0 || m.last.promptTokens > 0 && said.promptTokens != m.last.promptTokens
 	m.last = said
 	return busy
 }

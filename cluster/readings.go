@@ -215,12 +215,10 @@ func readersOf(b *Backend, living []string) []string {
 
 // pace is how often the backends of a pool are read.
 func (r *Readings[S]) pace(pool string, now time.Time) time.Duration {
-	last, known := r.busy[pool]
-	if !known || r.board.Busy(pool) {
-		last = now
+	if r.board.Busy(pool) {
 		r.busy[pool] = now
 	}
-	if now.Sub(last) > idleAfter {
+	if last, ever := r.busy[pool]; !ever || now.Sub(last) > idleAfter {
 		return idleEvery
 	}
 	return readEvery

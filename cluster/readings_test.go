@@ -297,7 +297,7 @@ func TestReadingsPace(t *testing.T) {
 		after time.Duration
 		busy  bool
 		want  time.Duration
-	}{{0, false, readEvery}, {idleAfter, false, readEvery}, {time.Second, false, idleEvery}, {time.Second, true, readEvery},
+	}{{0, false, idleEvery}, {0, true, readEvery}, {idleAfter, false, readEvery}, {time.Second, false, idleEvery}, {time.Second, true, readEvery},
 		{idleAfter, false, readEvery}, {time.Second, false, idleEvery}} {
 		at = at.Add(c.after)
 		b.busy.Store(c.busy)
@@ -338,7 +338,7 @@ func TestMeterNoticesRestartsAndRequests(t *testing.T) {
 		given string
 		busy  bool
 	}{
-		{exposition{promptTokens: 100}, false, "", true},
+		{exposition{promptTokens: 100}, false, "", false}, // of old
 		{exposition{promptTokens: 100}, false, "", false},
 		{exposition{promptTokens: 100, waiting: 1}, false, "", true},
 		{exposition{promptTokens: 180}, false, "", true},

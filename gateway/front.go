@@ -54,8 +54,8 @@ func (g *Gateway) Handler() http.Handler {
 					return
 				}
 			}
-			if cause != nil || x.cut {
-				panic(http.ErrAbortHandler) // the client must not take a cut answer for a whole one
+			if cause != nil || x.cut || !x.begun {
+				panic(http.ErrAbortHandler) // the client must not take a cut answer, or none, for a whole one
 			}
 		}()
 		if !g.cors.preflight(x) {

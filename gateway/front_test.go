@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -160,6 +161,20 @@ func TestBodyNobodyReads(t *testing.T) {
 	go func() { _, _ = io.WriteString(w.Conn, f.post("", strings.Repeat("x", 30<<20))) }()
 	if got := w.answer("POST"); got.StatusCode != 401 || !got.Close {
 		t.Errorf("in front of 30 MiB: %d", got.StatusCode)
+	}
+}
+
+// TestHalfABody: who ends in mid-body is sent nothing, above all no empty 200.
+func TestHalfABody(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Config{})
+	w := f.dial(t).send("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + f.key + "\r\nContent-Length: 1000\r\n\r\n{")
+	if err := w.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	w.ended()
+	if r := f.record(t); r.Status != statusClientGone || r.Outcome != coordinator.OutcomeClientGone {
+		t.Errorf("filed as %d %s", r.Status, r.Outcome)
 	}
 }
 

@@ -77,10 +77,10 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		return pipeline.Resolved(a, nil)
 	}
 	_, seen := l.Seen(r.KeyHash)
-	var single bool
+	var flooded bool
 	if !seen {
 		var reset time.Duration
-		if reset, single = l.lookups.begin(r.Tenant, now); reset > 0 {
+		if reset, flooded = l.lookups.begin(r.Tenant, now); reset > 0 {
 			return pipeline.Resolved(floodRefusal(reset), nil)
 		}
 	} else if l.open.unannounced(r.Tenant, now) {
@@ -95,7 +95,7 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		return l.decided(r, reply)
 	})
 	h.Then(func(_ Admission, err error) {
-		if single {
+		if flooded {
 			l.lookups.done(r.Tenant)
 		}
 		l.health.asked(r.Tenant, err, l.cfg.Clock())

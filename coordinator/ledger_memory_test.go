@@ -70,31 +70,35 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-func TestAFloodOfMadeUpKeysIsLookedUpOneByOne(t *testing.T) {
+func TestAFloodOfMadeUpKeysIsLookedUpFewAtATime(t *testing.T) {
 	t.Parallel()
 	var k lookups
 	type answer struct {
-		wait   time.Duration
-		single bool
+		wait    time.Duration
+		flooded bool
 	}
 	begin := func(tenant string, at time.Time, want answer) {
 		t.Helper()
-		if wait, single := k.begin(tenant, at); (answer{wait, single}) != want {
-			t.Fatalf("%s %v, want %v", wait, single, want)
+		if wait, flooded := k.begin(tenant, at); (answer{wait, flooded}) != want {
+			t.Fatalf("%s %v, want %v", wait, flooded, want)
 		}
 	}
-	free, alone, refused := answer{}, answer{single: true}, answer{wait: 900 * time.Millisecond}
+	free, few, refused := answer{}, answer{flooded: true}, answer{wait: 900 * time.Millisecond}
 	for range failedPerTenant - 1 {
 		k.failed("acme", noon)
 	}
 	begin("acme", noon, free)
 	k.failed("acme", noon)
-	for range singlePerTenant - failedPerTenant {
-		begin("acme", noon, alone)
+	for range floodedPerTenant - failedPerTenant {
+		for range floodedAtOnce {
+			begin("acme", noon, few)
+		}
 		begin("acme", noon, refused)
 		begin("other", noon, free)
 		k.failed("acme", noon)
-		k.done("acme")
+		for range floodedAtOnce {
+			k.done("acme")
+		}
 	}
 	begin("acme", noon, refused) // its bound for the second
 	for i := range failedPerSecond - failedPerTenant {
@@ -102,19 +106,19 @@ func TestAFloodOfMadeUpKeysIsLookedUpOneByOne(t *testing.T) {
 		k.failed(fmt.Sprint("t", i), noon)
 	}
 
-	for i := range singleAtOnce { // 500 in all: every other tenant, one key each, 8 at once
-		begin(fmt.Sprint("t", i), noon, alone)
+	for i := range floodedTenants { // 500 in all: every other tenant, 8 at once
+		begin(fmt.Sprint("t", i), noon, few)
 	}
 	begin("other", noon, refused)
 	k.done("t0")
-	begin("other", noon, alone)
+	begin("other", noon, few)
 	k.done("other")
-	for i := range singlePerSecond - (singlePerTenant - failedPerTenant) {
+	for i := range floodedPerSecond - (floodedPerTenant - failedPerTenant) {
 		k.failed(fmt.Sprint("u", i), noon)
 	}
 	begin("other", noon, refused)
 	begin("acme", noon.Add(900*time.Millisecond), free)
-	if len(k.single) != 0 {
+	if len(k.asking) != 0 {
 		t.Fatal("who never said done blocks for longer than a second")
 	}
 }
@@ -137,16 +141,19 @@ func TestLedgerLetsANewKeyInUnderAFlood(t *testing.T) {
 	}
 }
 
-// A replica that is flooded still serves the keys that passed, and asks Redis for one of the others at a time.
+// A replica that is flooded still serves the keys that passed, and asks Redis for few of the others at a time.
 func TestLedgerUnderAFlood(t *testing.T) {
 	t.Parallel()
 	l := NewLedger(LedgerConfig{Clock: func() time.Time { return noon }}) // no store: a command would not get through
 	for range failedPerTenant {
 		l.lookups.failed("acme", noon)
 	}
-	one := l.cfg.Pipeline.Batch()
-	if l.Admit(one, Request{Tenant: "acme", KeyHash: "new"}); one.Len() != 1 {
-		t.Fatalf("%d declared", one.Len())
+	few := l.cfg.Pipeline.Batch()
+	for i := range floodedAtOnce {
+		l.Admit(few, Request{Tenant: "acme", KeyHash: fmt.Sprint("new", i)})
+	}
+	if few.Len() != floodedAtOnce {
+		t.Fatalf("%d declared", few.Len())
 	}
 	b := l.cfg.Pipeline.Batch()
 	a, err := l.Admit(b, Request{Tenant: "acme", KeyHash: "newer"}).Wait(t.Context())

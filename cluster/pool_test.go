@@ -75,3 +75,17 @@ func TestPoolKeepsItsRingWhileItsMembersStay(t *testing.T) { // L2
 		t.Error("the ring does not know the new member")
 	}
 }
+
+func TestShortestContext(t *testing.T) {
+	p := newPool("p", []*Backend{
+		{ID: "a", maxLen: listing{"m": 8192, "n": 0}},
+		{ID: "b", maxLen: listing{"m": 4096}},
+		{ID: "c", maxLen: listing{"m": 0}}, // it does not say
+		{ID: "d"},
+	}, nil)
+	for model, want := range map[string]int64{"m": 4096, "n": 0, "other": 0} {
+		if got := p.ShortestContext(model); got != want {
+			t.Errorf("%s: %d, want %d", model, got, want)
+		}
+	}
+}

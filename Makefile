@@ -24,7 +24,8 @@ check: ## formatting, vet, staticcheck, and what ARCHITECTURE.md and the script 
 
 test: tools ## all tests with the race detector
 	go build ./...
-	go test -race -shuffle=on -timeout 5m ./...
+	@# -parallel: most tests wait for processes and clocks, not for a processor
+	go test -race -shuffle=on -parallel 6 -timeout 10m ./...
 	cd bench/scanners && GOEXPERIMENT=jsonv2 go test ./judge
 
 test-clients: tools ## the public client libraries of Go, Node and Python against two replicas; downloads them once

@@ -18,8 +18,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// rueidis closes the connections of nodes that left the cluster five seconds later, from a goroutine that sleeps.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+	// rueidis closes the connections of nodes that left the cluster five seconds later, and asks for a cluster's slots at most
+	// once a second, both from goroutines that sleep.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 
 // newStore is a running store on the Redis at url; it is closed with the test.

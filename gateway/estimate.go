@@ -13,7 +13,7 @@ const defaultOutputTokens = 4096
 // usualOutputTokens is the length of an answer before anything was learned.
 const usualOutputTokens = 256
 
-// bytesPerToken turns a prompt's bytes into an estimate of tokens before anything was learned.
+// bytesPerToken turns bytes of text into an estimate of tokens before anything was learned.
 const bytesPerToken = 4
 
 // admissionRequest says what the request would use at most.
@@ -114,11 +114,17 @@ func (r *request) promptEstimate() int64 {
 	if r.route.free {
 		return 0
 	}
-	text := r.scan.PromptBytes / bytesPerToken
-	if learned := r.admission.BytesPerTokenMilli; learned > 0 {
-		text = r.scan.PromptBytes * 1000 / learned
+	return max(1, r.tokensIn(r.scan.PromptBytes)+r.imageTokens())
+}
+
+// tokensIn estimates how many tokens so many bytes of text are, rounded up: by what was learned of the model, else by the
+// usual figure.
+func (r *request) tokensIn(bytes int64) int64 {
+	milli := r.admission.BytesPerTokenMilli
+	if milli <= 0 {
+		milli = bytesPerToken * 1000
 	}
-	return max(1, text+r.imageTokens())
+	return (bytes*1000 + milli - 1) / milli
 }
 
 // imageTokens is the most tokens the prompt's images may become.

@@ -200,8 +200,8 @@ func (r *request) breakOff(seen sse.End) {
 	}
 }
 
-// streamUsage is what the engine said, else an estimate from what was relayed. One event is at least one token, and a
-// token rarely has more than bytesPerToken bytes.
+// streamUsage is what the engine said, else an estimate from what was relayed: one event is at least one token, and the text
+// has as many as the model's texts had before.
 func (r *request) streamUsage(seen sse.End) protocol.Usage {
 	if seen.Usage.Source == protocol.Backend {
 		return seen.Usage
@@ -213,7 +213,7 @@ func (r *request) streamUsage(seen sse.End) protocol.Usage {
 	return protocol.Usage{
 		Prompt:     prompt,
 		Cached:     cached,
-		Completion: r.atMost(max(seen.Opening.Completion, int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken)),
+		Completion: r.atMost(max(seen.Opening.Completion, int64(seen.Texts), r.tokensIn(seen.TextBytes))),
 		Source:     protocol.Estimated,
 	}
 }

@@ -131,7 +131,7 @@ func (r *request) wholeUsage(answer []byte, usage protocol.Usage, known bool, er
 func (r *request) wholeEstimate(answer []byte) protocol.Usage {
 	u := protocol.Usage{Prompt: r.promptEstimate(), Source: protocol.Estimated}
 	if r.route.kind.Generates() {
-		u.Completion = r.atMost((int64(len(answer)) + bytesPerToken - 1) / bytesPerToken)
+		u.Completion = r.atMost(r.tokensIn(int64(len(answer))))
 	} else if total, told := protocol.TotalOf(answer); told {
 		u.Prompt, u.Source = total, protocol.Backend
 	}

@@ -56,7 +56,7 @@ func (r *request) outputSeen(seen sse.End) int64 {
 	if seen.Usage.Completion > 0 { // an engine that counts on every chunk
 		return seen.Usage.Completion
 	}
-	return max(int64(seen.Texts), (seen.TextBytes+bytesPerToken-1)/bytesPerToken)
+	return max(int64(seen.Texts), r.tokensIn(seen.TextBytes))
 }
 
 // heldNUSD is the money that was held when the request ended.

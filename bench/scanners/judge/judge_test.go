@@ -24,7 +24,7 @@ var routes = []scan.Route{scan.Chat, scan.Completions, scan.Responses, scan.Mess
 type verdict struct {
 	object   bool   // it begins like an object
 	valid    bool   // it is one JSON value in UTF-8, whatever stands in its strings
-	repaired []byte // the body with everything that only jsontext objects to in strings replaced by x, byte for byte
+	repaired []byte // the body with everything that only jsontext objects to in strings replaced by ~, byte for byte
 	depth    int    // containers open at once, up to the fault
 }
 
@@ -74,7 +74,7 @@ func (v *verdict) repair(fault *jsontext.SyntacticError) bool {
 	default:
 		return false
 	}
-	v.repaired[at] = 'x'
+	v.repaired[at] = '~' // in no name that anybody acts on: a repair must not make one
 	return true
 }
 
@@ -241,9 +241,9 @@ func TestNoOtherDifferences(t *testing.T) {
 // TestJudgeRepairs: the judge itself, on what it has to forgive.
 func TestJudgeRepairs(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"a":"\q\\\"\u12\ud800\ud83d\ude00"}`: `{"a":"xq\\\"xu12xud800\ud83d\ude00"}`,
-		"{\"a\":\"\x01\n\\\x02\"}":             `{"a":"xxxx"}`,
-		`{"\q":1}`:                             `{"xq":1}`,
+		`{"a":"\q\\\"\u12\ud800\ud83d\ude00"}`: `{"a":"~q\\\"~u12~ud800\ud83d\ude00"}`,
+		"{\"a\":\"\x01\n\\\x02\"}":             `{"a":"~~~~"}`,
+		`{"\q":1}`:                             `{"~q":1}`,
 	} {
 		if v := judge(t, []byte(body)); !v.valid || string(v.repaired) != want {
 			t.Errorf("%s: %+v %s", body, v, v.repaired)

@@ -16,7 +16,7 @@ dev: ## run headgate with an embedded store and two simulated engines; needs not
 	@go build -o bin/headgate ./cmd/headgate
 	@trap : INT TERM; bin/headgate dev
 
-tools: ## install what the tests need and is missing: redis-server, a Consul agent, nginx, a C compiler for the race detector
+tools: ## install what the tests need and is missing: redis-server, a Consul agent, nginx, curl, a C compiler for the race detector
 	@.ci/tools
 
 check: ## formatting, vet, staticcheck, and what ARCHITECTURE.md and the script headers promise

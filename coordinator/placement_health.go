@@ -93,5 +93,5 @@ func (p *Placement) Reading(b *pipeline.Batch, pool string, asked Standing, read
 		rs = append(rs, lua.Reading{Backend: SafeID(r.Backend), Running: r.Running, Waiting: r.Waiting, KV: r.KV, Held: held,
 			AskedMS: asked.ms, Started: r.Started, KVTokens: r.KVTokens})
 	}
-	return lua.Readings(b, p.cfg.Store, PoolRoot(pool), rs)
+	return lua.Readings(b, p.cfg.Store, PoolRoot(pool), rs, 0)
 }

@@ -17,6 +17,7 @@ type BeatArgs struct {
 	Replica  string
 	Waiting  []string     // rids it was told to wait for, at most 100
 	Backends []Registered // at most 64
+	NowMS    int64        // 0: Redis' clock, as in all that is not a test
 }
 
 // Registered is a backend as its registration describes it.
@@ -60,6 +61,7 @@ func Beat(b *pipeline.Batch, s *pipeline.Store, root string, a BeatArgs) *pipeli
 	for _, r := range a.Backends {
 		args = append(args, r.Backend, r.Address, strconv.Itoa(r.Slots), flag(r.Draining), figure(r.CapacityMU), r.models())
 	}
+	args = onClock(args, a.NowMS)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: beatScript, Key: root, Args: args}, readBeat)
 }
 

@@ -9,7 +9,7 @@
 -- ARGV[3+w…]        backend, address, slots, draining (0 or 1), capacity_mu (MU per second, in thousandths; 0 = not
 --                   said), models (percent-encoded, parted by spaces; "" = not known to this replica), backend … (at most
 --                   64). All but models are written when the record has no slots or the registration has changed since it
---                   was last written, so a figure set by hand holds until then
+--                   was last written, so a figure set by hand holds until then; then now_ms, absent: tests put theirs here
 --
 -- reply    now         ms
 --          leases      of this replica
@@ -27,12 +27,13 @@
 -- include prefixes.part.lua
 -- include queue.part.lua
 local replica, n = ARGV[1], tonumber(ARGV[2])
+if (#ARGV - 2 - n) % 6 == 1 then now = tonumber(ARGV[#ARGV]) end
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 local KEEP = '86400000' -- ms; the record of a backend that nobody has seen for a day goes
 
 -- First half: the backends.
 local offered, unreadable = {}, {}
-for i = 3 + n, #ARGV, 6 do
+for i = 3 + n, #ARGV - 5, 6 do
   local address, slots, draining, capacity, models = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local b = backend(ARGV[i], slots)
   local registered = table.concat({ slots, draining, capacity, address }, ' ')

@@ -181,7 +181,7 @@ func TestPlacementRunsOnACluster(t *testing.T) {
 		q.place(from(long("03", nine...), "b3"))
 		q.fail(false)
 		before := wait(&q, lua.Before(q.pipes.Batch(), q.store, q.root, []string{"b1"}, asIs))
-		wait(&q, lua.Readings(q.pipes.Batch(), q.store, q.root, []lua.Reading{{Backend: "b1", Running: 1, Held: 1, AskedMS: before.NowMS}}))
+		wait(&q, lua.Readings(q.pipes.Batch(), q.store, q.root, []lua.Reading{{Backend: "b1", Running: 1, Held: 1, AskedMS: before.NowMS}}, 0))
 		if r := q.weigh(from(long("04", nine...), "b3")); r.Rows[0].Matched != 9000 {
 			t.Fatalf("%+v", r)
 		}

@@ -29,6 +29,7 @@ type PlaceArgs struct {
 	Class      int    // 0 to 9, lower first
 	Prompt     Prompt
 	Candidates []Slots // in ring order
+	NowMS      int64   // 0: Redis' clock, as in all that is not a test
 }
 
 // Prompt is what place has to know of a prompt to find where its beginning is warm. The zero value is warm nowhere.
@@ -118,7 +119,7 @@ func (a PlaceArgs) named(args []string) []string {
 	for _, c := range a.Candidates {
 		args = append(args, c.Backend, strconv.Itoa(c.Slots), c.Tag)
 	}
-	return args
+	return onClock(args, a.NowMS)
 }
 
 func readPlace(m rueidis.RedisMessage) (PlaceReply, error) {

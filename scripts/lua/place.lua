@@ -22,7 +22,7 @@
 -- ARGV[16] f        number of fingerprints, 0 to 12
 -- ARGV[17…]         fingerprint (no space), prompt tokens up to it, fingerprint …: f pairs, shortest first; then backend,
 --                   slots, tag, backend … (at most 32) in ring order; slots count, and are written, where the record has
---                   none; tag as in prefixes.part.lua, "" = not known
+--                   none; tag as in prefixes.part.lua, "" = not known; then now_ms, absent: tests put their clock here
 --
 -- reply    state    1 placed · 2 queued · 3 queue full, or wait = 0 and no slot free · 4 no candidate can run it, now or
 --                   later (draining, no slots, unreadable) · 5 a later attempt of this rid was there: nothing changed
@@ -40,6 +40,7 @@
 -- include score.part.lua
 -- include prefixes.part.lua
 -- include queue.part.lua
+if (#ARGV - 16 - 2 * ARGV[16]) % 3 == 1 then now = tonumber(ARGV[#ARGV]) end
 local rid, attempt, replica = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 
@@ -76,7 +77,7 @@ if prints > 0 then look_up(w, counters().generation) end
 -- The candidates. Often the first is as good as any, and nobody waits.
 local candidates, by_tag, avoid, chosen = {}, {}, ARGV[7], nil
 local others, first = false, length <= left_queue and avoid == ''
-for i = 17 + prints, #ARGV, 3 do
+for i = 17 + prints, #ARGV - 2, 3 do
   local b = backend(ARGV[i], ARGV[i + 1])
   b.tag = ARGV[i + 2]
   if prints > 0 then by_tag[tag_of(b)] = b end

@@ -54,13 +54,14 @@ type Reading struct {
 	KVTokens         int64 // 0: not known
 }
 
-// Readings declares rs (at most 64) below the root of a pool; the result is how many were news.
-func Readings(b *pipeline.Batch, s *pipeline.Store, root string, rs []Reading) *pipeline.Handle[int64] {
+// Readings declares rs (at most 64) below the root of a pool; the result is how many were news. nowMS is 0 but in tests.
+func Readings(b *pipeline.Batch, s *pipeline.Store, root string, rs []Reading, nowMS int64) *pipeline.Handle[int64] {
 	args := make([]string, 0, 8*len(rs))
 	for _, r := range rs {
 		args = append(args, r.Backend, figure(r.Running), figure(r.Waiting), figure(r.KV), figure(r.Held),
 			strconv.FormatInt(r.AskedMS, 10), r.Started, figure(r.KVTokens))
 	}
+	args = onClock(args, nowMS)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: readingScript, Key: root, Args: args},
 		func(m rueidis.RedisMessage) (int64, error) {
 			f, err := wholes(m, 2)

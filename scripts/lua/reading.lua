@@ -6,7 +6,7 @@
 -- KEYS[1]  root     hg:{p:<pool>}; the keys below it are named in slots.part.lua
 -- ARGV[1…]          backend, running, waiting, kv (percent × 100), held and asked_ms (as replied by before.lua), started (any
 --                   text that is another after the engine's process was; "" = not known), kv_tokens (0 = not known),
---                   backend … (at most 64)
+--                   backend … (at most 64); then now_ms, absent: tests put their clock here
 --
 -- reply    now      ms
 --          taken    readings that were newer than what was there
@@ -17,10 +17,11 @@
 --          (what the engine had beyond the leases, as read), started
 
 -- include slots.part.lua
+if #ARGV % 8 == 1 then now = tonumber(ARGV[#ARGV]) end
 local KEEP = '86400000' -- ms, of a record nobody else writes
 local taken = 0
 
-for i = 1, #ARGV, 8 do
+for i = 1, #ARGV - 7, 8 do
   local key, running, waiting = BACKEND .. ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local f = read('HMGET', key, 'asked_at', 'beyond', 'read_at', 'backlog_at', 'started', 'restarts', 'slots')
   local asked, before = tonumber(ARGV[i + 5]), f and figure(f[1], 0) or 0

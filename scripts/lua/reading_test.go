@@ -25,7 +25,7 @@ func (e *engine) ask() {
 func (e *engine) read(r lua.Reading) int64 {
 	e.t.Helper()
 	r.Backend, r.Held, r.AskedMS = "b1", e.asked.Held[0], e.asked.NowMS
-	return wait(e.pool, lua.Readings(e.pipes.Batch(), e.store, e.root, []lua.Reading{r}))
+	return wait(e.pool, lua.Readings(e.pipes.Batch(), e.store, e.root, []lua.Reading{r}, 0))
 }
 
 func (e *engine) external(want string) {
@@ -134,7 +134,7 @@ func TestReadingOfManyAndOfUnreadableRecords(t *testing.T) {
 		for i, id := range ids {
 			rs = append(rs, lua.Reading{Backend: id, Running: 5, Held: before.Held[i], AskedMS: before.NowMS})
 		}
-		if n := wait(p, lua.Readings(p.pipes.Batch(), p.store, p.root, rs)); n != 3 {
+		if n := wait(p, lua.Readings(p.pipes.Batch(), p.store, p.root, rs, 0)); n != 3 {
 			t.Fatalf("%d readings taken", n)
 		}
 		if a, b := p.field(":backend:b3", "external"), p.field(":backend:b4", "external"); a != "3" || b != "5" {

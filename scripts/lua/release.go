@@ -19,6 +19,7 @@ type ReleaseArgs struct {
 	Ran    Ran
 	TTFTMS int64 // from the slot to the first token of a stream; 0: not known
 	Tokens int64 // generated
+	NowMS  int64 // 0: Redis' clock, as in all that is not a test
 }
 
 // Ran is how the request went on its backend.
@@ -42,6 +43,7 @@ type ReleaseReply struct {
 // Release declares a below the root of a pool. It is safe to repeat.
 func Release(b *pipeline.Batch, s *pipeline.Store, root string, a ReleaseArgs) *pipeline.Handle[ReleaseReply] {
 	args := []string{a.RID, strconv.Itoa(a.Attempt), a.Replica, strconv.Itoa(int(a.Ran)), figure(a.TTFTMS), figure(a.Tokens)}
+	args = onClock(args, a.NowMS)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: releaseScript, Key: root, Args: args}, readRelease)
 }
 

@@ -10,6 +10,7 @@
 --                   2 the backend gave a first token: its failures in a row are over
 -- ARGV[5]  ttft     ms from the slot to the first token of a stream; 0 = not known
 -- ARGV[6]  tokens   that were generated
+-- ARGV[7]  now_ms   absent; tests put their clock here
 --
 -- reply    released  1 if a slot was given back
 --          dequeued  1 if a place in the queue was given up
@@ -22,6 +23,7 @@
 -- include score.part.lua
 -- include prefixes.part.lua
 -- include queue.part.lua
+now = tonumber(ARGV[7]) or now
 local rid, attempt, replica = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 local TELLING = 100 -- ms; a shorter time to the first token, as expected, says nothing of the rate

@@ -18,6 +18,14 @@ func flag(yes bool) string {
 // figure is a number as scripts take it: never below 0.
 func figure(n int64) string { return strconv.FormatInt(max(0, n), 10) }
 
+// onClock appends a test's clock in ms; 0: nothing, and the script reads Redis' own.
+func onClock(args []string, nowMS int64) []string {
+	if nowMS > 0 {
+		args = append(args, figure(nowMS))
+	}
+	return args
+}
+
 // array is a reply of n fields.
 func array(m rueidis.RedisMessage, n int) ([]rueidis.RedisMessage, error) {
 	f, err := m.ToArray()

@@ -22,7 +22,13 @@ type Answer struct {
 // Ask posts a chat request and reads the answer to its end. fields are "Name: value".
 func Ask(t testing.TB, url, key, body string, fields ...string) Answer {
 	t.Helper()
-	answer, err := Client.Do(Request(t, url+"/v1/chat/completions", key, body, fields...))
+	return Post(t, url+"/v1/chat/completions", key, body, fields...)
+}
+
+// Post posts to any route and reads the answer to its end.
+func Post(t testing.TB, url, key, body string, fields ...string) Answer {
+	t.Helper()
+	answer, err := Client.Do(Request(t, url, key, body, fields...))
 	if err != nil {
 		return Answer{Err: err}
 	}

@@ -21,7 +21,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,6 +34,10 @@ type Options struct {
 	Consul    string   // host:port; "" = none
 	Catalogue string   // the models file's text; "" = none
 	Env       []string // further HG_ variables, NAME=value
+
+	Each    func(i int) []string // variables of replica i, from 0, alone; nil = none
+	Program string               // path of the program; "" = built from this tree
+	Under   []string             // a command that runs the program given behind it: prlimit --nofile=256
 }
 
 // Fleet is a number of replicas with one configuration.
@@ -42,12 +45,18 @@ type Fleet struct {
 	Replicas []*Replica
 	t        testing.TB
 	env      []string
+	each     func(i int) []string
+	command  []string // the program, and what runs it
 }
 
 // Start runs the replicas and returns when all are ready.
 func Start(t testing.TB, o Options) *Fleet {
 	t.Helper()
-	f := &Fleet{t: t, env: append(os.Environ(), "HG_REDIS_URL="+o.Redis, "HG_CONSUL_ADDR="+o.Consul)}
+	f := &Fleet{t: t, env: append(os.Environ(), "HG_REDIS_URL="+o.Redis, "HG_CONSUL_ADDR="+o.Consul), each: o.Each}
+	if o.Program == "" {
+		o.Program = Binary(t)
+	}
+	f.command = append(append(f.command, o.Under...), o.Program)
 	if o.Catalogue != "" {
 		path := filepath.Join(t.TempDir(), "catalogue.yaml")
 		if err := os.WriteFile(path, []byte(o.Catalogue), 0o600); err != nil {
@@ -75,17 +84,16 @@ func (f *Fleet) Add() *Replica {
 		Admin: "http://" + freeAddr(f.t),
 		usage: filepath.Join(f.t.TempDir(), "usage.jsonl"),
 	}
-	r.cmd = exec.Command(Binary(f.t), "serve")
-	r.cmd.Env = append(append([]string{}, f.env...),
+	r.args = append(append([]string{}, f.command...), "serve")
+	r.env = append(append([]string{}, f.env...),
 		"HG_LISTEN="+strings.TrimPrefix(r.URL, "http://"), "HG_ADMIN_LISTEN="+strings.TrimPrefix(r.Admin, "http://"),
 		"HG_REPLICA_ID="+r.Name, "HG_USAGE_LOG="+r.usage, "HG_SPOOL_DIR="+f.t.TempDir())
-	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.output
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := r.cmd.Start(); err != nil {
+	if f.each != nil {
+		r.env = append(r.env, f.each(len(f.Replicas))...)
+	}
+	if err := r.start(); err != nil {
 		f.t.Fatal(err)
 	}
-	r.ended = make(chan struct{})
-	go func() { _ = r.cmd.Wait(); close(r.ended) }()
 	f.t.Cleanup(func() {
 		r.Kill()
 		if f.t.Failed() {
@@ -137,9 +145,12 @@ type Replica struct {
 
 	t      testing.TB
 	usage  string
-	cmd    *exec.Cmd
+	args   []string
+	env    []string
 	output buffer
-	ended  chan struct{}
+
+	processMu sync.Mutex // of what Restart replaces
+	process   *process
 
 	linesMu   sync.Mutex
 	lines     []Line // read so far
@@ -151,7 +162,7 @@ func (r *Replica) WaitReady() {
 	r.t.Helper()
 	lab.Eventually(r.t, 30*time.Second, func() bool {
 		select {
-		case <-r.ended:
+		case <-r.running().ended:
 			r.t.Fatalf("%s ended: %s", r.Name, r.output.String())
 		default:
 		}
@@ -168,34 +179,6 @@ func (r *Replica) Ready() bool {
 	answer.Body.Close()
 	return answer.StatusCode == 200
 }
-
-// Kill is kill -9; it returns when the process is gone.
-func (r *Replica) Kill() {
-	_ = r.cmd.Process.Kill()
-	<-r.ended
-}
-
-// Stop freezes the process, Cont lets it go on.
-func (r *Replica) Stop() { _ = r.cmd.Process.Signal(syscall.SIGSTOP) }
-func (r *Replica) Cont() { _ = r.cmd.Process.Signal(syscall.SIGCONT) }
-
-// Term sends SIGTERM.
-func (r *Replica) Term() { _ = r.cmd.Process.Signal(syscall.SIGTERM) }
-
-// WaitExit returns the exit code.
-func (r *Replica) WaitExit(timeout time.Duration) int {
-	r.t.Helper()
-	select {
-	case <-r.ended:
-		return r.cmd.ProcessState.ExitCode()
-	case <-time.After(timeout):
-		r.t.Fatalf("%s still runs after %v", r.Name, timeout)
-		return -1
-	}
-}
-
-// PID of the process.
-func (r *Replica) PID() int { return r.cmd.Process.Pid }
 
 // Output is what the process wrote so far, both streams.
 func (r *Replica) Output() string { return r.output.String() }

@@ -75,14 +75,19 @@ func (s *stack) addEngine(t *testing.T, id string, o engine.Options) *engine.Ser
 // register puts a backend of pool qwen into Consul until the test ends.
 func register(t *testing.T, consul *lab.ConsulServer, id, addr string, slots int) {
 	t.Helper()
+	registerAs(t, consul, id, addr, map[string]string{"model": "qwen,exact", "pool": "qwen", "slots": strconv.Itoa(slots)})
+}
+
+// registerAs puts a backend with that service meta into Consul until the test ends.
+func registerAs(t *testing.T, consul *lab.ConsulServer, id, addr string, meta map[string]string) {
+	t.Helper()
 	host, port, _ := net.SplitHostPort(addr)
 	n, _ := strconv.Atoi(port)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cluster.Register(ctx, consul.Addr, cluster.Registration{ID: id, Service: "vllm", Address: host, Port: n, TTL: 10 * time.Second,
-			Meta: map[string]string{"model": "qwen,exact", "pool": "qwen", "slots": strconv.Itoa(slots)}}, zerolog.Nop())
+		_ = cluster.Register(ctx, consul.Addr, cluster.Registration{ID: id, Service: "vllm", Address: host, Port: n, TTL: 10 * time.Second, Meta: meta}, zerolog.Nop())
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }

@@ -13,10 +13,11 @@ type PromptParts struct {
 	Model string
 	Salt  string // keeps prompts apart that may not share a cache; "" for none
 	Tools []byte // stands before the messages in the engine's prompt; nil for none
-	Text  []byte // the messages, or the prompt
+	Lead  []byte // a system prompt that is no message; nil for none
+	Text  []byte // what follows it: the messages, or the prompt
 	// Ends are the offsets in Text at which messages end, ascending; none where there are no messages.
 	Ends   []int
-	Tokens int64 // estimate for Tools and Text
+	Tokens int64 // estimate for Tools, Lead and Text
 }
 
 // Prefix is the fingerprints of a prompt's beginnings. The zero value matches nothing.
@@ -35,14 +36,15 @@ const (
 	maxFingerprints = 12
 	messageEnds     = 4    // the last ones: where the next turn of a conversation goes on
 	firstBlock      = 2048 // bytes; the others end at doubles of it
-	headBytes       = 1024 // of Text: a shorter prompt has no fingerprints, and this much names the bucket
+	headBytes       = 1024 // of Lead and Text: a shorter prompt has no fingerprints, and this much names the bucket
 )
 
 // Fingerprints names up to 12 beginnings of a prompt, shortest first: those that end with one of its last 4 messages, and
 // those that end at 2 KiB and its doubles. Two prompts of one model, with the same tools and salt, have the fingerprint
 // of every such beginning in common that is the same in both, whatever follows.
 func Fingerprints(p PromptParts) Prefix {
-	if len(p.Text) < headBytes {
+	lead, length := len(p.Lead), len(p.Lead)+len(p.Text)
+	if length < headBytes {
 		return Prefix{}
 	}
 	h := xxh3.New()
@@ -52,13 +54,21 @@ func Fingerprints(p PromptParts) Prefix {
 		h.Write(length[:])
 		h.Write(part)
 	}
-	h.Write(p.Text[:headBytes])
-	prefix, from := Prefix{Bucket: int(h.Sum64() % 16)}, headBytes
-	for _, at := range beginnings(len(p.Text), p.Ends) {
-		h.Write(p.Text[from:at])
+	from := 0
+	upTo := func(at int) uint64 { // Lead and Text are read as one
+		h.Write(p.Lead[min(from, lead):min(at, lead)])
+		h.Write(p.Text[max(from-lead, 0):max(at-lead, 0)])
 		from = at
-		share := float64(len(p.Tools)+at) / float64(len(p.Tools)+len(p.Text))
-		prefix.Prints = append(prefix.Prints, Fingerprint{Hash: h.Sum64(), Tokens: int64(share * float64(p.Tokens))})
+		return h.Sum64()
+	}
+	prefix := Prefix{Bucket: int(upTo(headBytes) % 16)}
+	ends := make([]int, len(p.Ends))
+	for i, end := range p.Ends {
+		ends[i] = lead + end
+	}
+	for _, at := range beginnings(length, ends) {
+		share := float64(len(p.Tools)+at) / float64(len(p.Tools)+length)
+		prefix.Prints = append(prefix.Prints, Fingerprint{Hash: upTo(at), Tokens: int64(share * float64(p.Tokens))})
 	}
 	return prefix
 }

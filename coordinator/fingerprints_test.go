@@ -60,6 +60,23 @@ func TestFingerprintsFindASharedDocument(t *testing.T) {
 	}
 }
 
+// A system prompt that is no message counts like the beginning of the prompt: two short questions below a long one share it.
+func TestFingerprintsFollowASystemPrompt(t *testing.T) {
+	t.Parallel()
+	a, b := chat(5, 300), chat(6, 300)
+	a.Lead = chat(4, 40_000).Text
+	b.Lead = a.Lead
+	a.Tokens, b.Tokens = 10_075, 10_075
+	if n, tokens := shared(a, b); n == 0 || tokens < 32_768/4-5 || tokens > 32_768/4+5 {
+		t.Fatalf("%d shared, %d tokens", n, tokens)
+	}
+	whole := a
+	whole.Lead, whole.Text, whole.Ends = nil, append(append([]byte{}, a.Lead...), a.Text...), []int{len(a.Lead) + len(a.Text)}
+	if n, tokens := shared(a, whole); tokens != a.Tokens {
+		t.Fatalf("it is not read as one with what follows: %d shared, %d tokens", n, tokens)
+	}
+}
+
 func TestFingerprintsKeepApartWhatMayNotShare(t *testing.T) {
 	t.Parallel()
 	base := chat(1, 4000, 4000)
@@ -67,6 +84,7 @@ func TestFingerprintsKeepApartWhatMayNotShare(t *testing.T) {
 		"model":      func(p *coordinator.PromptParts) { p.Model = "n" },
 		"salt":       func(p *coordinator.PromptParts) { p.Salt = "s" },
 		"tools":      func(p *coordinator.PromptParts) { p.Tools = []byte(`[{}]`) },
+		"system":     func(p *coordinator.PromptParts) { p.Lead = []byte(`"x"`) },
 		"first byte": func(p *coordinator.PromptParts) { p.Text = slices.Clone(p.Text); p.Text[0]++ },
 		"moved text": func(p *coordinator.PromptParts) { p.Model, p.Salt = "", "m" },
 	} {

@@ -162,7 +162,7 @@ func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
 		if l.cfg.Serve {
 			l.local.remember(r, a, reply.Detail)
 		}
-		l.seen.put(r.KeyHash, Hint{Tenant: r.Tenant, Team: a.Team, Priority: int(reply.Priority), IsolatePrefix: reply.Isolate})
+		l.seen.put(r.KeyHash, a.Hint(r.Tenant))
 		if l.open.add(r.Tenant, r.RID, reserved{r.KeyHash, r.Model, r.lessonBytes(), r.Choices}, now) {
 			l.poke()
 		}
@@ -192,6 +192,7 @@ func admissionOf(r lua.AdmitReply) Admission {
 		KeyID:   r.Key, KeyName: r.Name, Team: r.Team, User: r.User,
 		Claim: r.Claim, HeldTokens: r.HeldTokens, HeldNUSD: r.HeldNUSD, Budgeted: r.Budgeted,
 		HeldOutput: r.HeldOutput, BytesPerTokenMilli: r.BytesPerToken, UsualOutput: r.UsualOutput, Tags: r.Tags,
+		Priority: int(r.Priority), Isolate: r.Isolate,
 		Scope: r.Scope, ScopeID: r.ScopeID, Limit: r.Limit, Remaining: r.Remaining, Reset: millisOf(r.ResetMS),
 		Requests: windowOf(r.Requests), Tokens: windowOf(r.Tokens),
 	}

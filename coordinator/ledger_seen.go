@@ -10,6 +10,11 @@ type Hint struct {
 	IsolatePrefix bool
 }
 
+// Hint is what is remembered of an admitted key of that tenant.
+func (a Admission) Hint(tenant string) Hint {
+	return Hint{Tenant: tenant, Team: a.Team, Priority: a.Priority, IsolatePrefix: a.Isolate}
+}
+
 // seenMax is how many keys that passed are remembered.
 const seenMax = 100_000
 

@@ -79,8 +79,10 @@ type Admission struct {
 	BytesPerTokenMilli int64 // thousandths of bytes per token of prompt, for the model
 	UsualOutput        int64 // tokens of one answer, for key and model
 
-	Tags  []string // of the key's policy, beyond those of the request
-	Local bool     // let in without Redis: AdmitLocally
+	Tags     []string // of the key's policy, beyond those of the request
+	Priority int      // of the first scope that sets it, 0 to 9; -1: none
+	Isolate  bool     // some scope wants the prefix cache kept apart
+	Local    bool     // let in without Redis: AdmitLocally
 
 	// Refusal: the first scope that refused.
 	Scope, ScopeID string

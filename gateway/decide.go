@@ -20,7 +20,7 @@ func (r *request) decide() *refusal {
 		if no := r.introduce(); no != nil {
 			return no
 		}
-		hint = coordinator.Hint{Tenant: r.key.tenant, Team: r.admission.Team}
+		hint = r.admission.Hint(r.key.tenant)
 	}
 	r.hint, r.key.tenant = hint, hint.Tenant
 	var admitted *pipeline.Handle[coordinator.Admission]

@@ -132,6 +132,8 @@ var passed = [...]string{"Content-Type", "Accept", "User-Agent", "Traceparent", 
 func (r *request) call(b *cluster.Backend) upstreamCall {
 	want := scan.Want{Model: r.model.Name, IncludeUsage: true}
 	want.MaxTokens = r.ownCap(b)
+	priority := r.enginePriority(b)
+	want.Priority, want.CacheSalt = &priority, r.salt(r.admission.Isolate, r.admission.Team)
 	parts, length := scan.Splice(nil, r.body, r.scan.Edits(nil, want))
 	header := make([]headerField, 0, len(passed)+1)
 	for _, name := range passed {

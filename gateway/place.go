@@ -37,6 +37,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 	if len(candidates) == 0 {
 		return nil
 	}
+	units := r.model.UnitsOrDefault()
 	r.ask = coordinator.Ask{
 		RID:        r.record.RID,
 		Attempt:    attempt,
@@ -50,9 +51,9 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		Wait:       true,
 
 		Class:        queueClass(r.hint.Priority),
-		OutputMU:     r.model.UnitsOrDefault().Completion * r.usualOutput(),
+		OutputMU:     units.Completion * r.usualOutput(),
 		PromptTokens: r.promptEstimate(),
-		WarmMU:       r.model.UnitsOrDefault().Prompt - r.model.UnitsOrDefault().Cached,
+		WarmMU:       units.Prompt - units.Cached,
 		Prefix:       r.prefix(),
 	}
 	r.placed = true
@@ -128,6 +129,16 @@ func (r *request) affinity() uint64 {
 	return xxh3.HashSeed(r.body[at.From:at.To], xxh3.HashString(r.model.Name))
 }
 
+// enginePriority is what a backend that schedules by priority is told: the request's class in the queue, or the client's own
+// number where that puts it further back, as no client may pass others by its own word. Another backend refuses any number
+// but 0, so that is what it is told.
+func (r *request) enginePriority(b *cluster.Backend) int64 {
+	if !b.Priority {
+		return 0
+	}
+	return max(int64(queueClass(r.admission.Priority)), r.scan.Priority)
+}
+
 // defaultClass is the place in the queue of a key whose policy sets no priority: in the middle, so that a policy can put
 // others before it and behind it.
 const defaultClass = 5
@@ -143,9 +154,14 @@ func queueClass(priority int) int {
 // come when the prompt is gone.
 func (r *request) prefix() coordinator.Prefix {
 	if r.prints == nil {
-		parts := coordinator.PromptParts{Model: r.model.Name, Tokens: r.promptEstimate()}
+		parts := coordinator.PromptParts{Model: r.model.Name, Salt: r.scan.CacheSalt, Tokens: r.promptEstimate()}
+		if own := r.salt(r.hint.IsolatePrefix, r.hint.Team); own != "" {
+			parts.Salt = own
+		}
+		parts.Tools = r.body[r.scan.ToolsAt.From:r.scan.ToolsAt.To]
 		if at := r.scan.MessagesAt; at.Present() {
 			parts.Text = r.body[at.From:at.To]
+			parts.Lead = r.body[r.scan.SystemAt.From:r.scan.SystemAt.To]
 			for _, end := range r.scan.MessageEnds[:min(r.scan.Messages, len(r.scan.MessageEnds))] {
 				parts.Ends = append(parts.Ends, end-at.From)
 			}

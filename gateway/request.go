@@ -165,6 +165,9 @@ func (r *request) read() *refusal {
 	if _, _, ok := found.OutputCap(); !ok {
 		return refusalOf(protocol.InvalidField("max_tokens", "The number of tokens asked for is out of range."))
 	}
+	if strings.HasPrefix(found.CacheSalt, ownSalts) {
+		return refusalOf(protocol.InvalidField("cache_salt", "Salts that begin with "+ownSalts+" are the gateway's own."))
+	}
 	r.record.Stream = found.Stream
 	r.record.EndUser = found.User
 	r.resolve()

@@ -50,12 +50,14 @@ type Body struct {
 	MaxTokens, MaxCompletionTokens, MaxOutputTokens       int64
 	MaxTokensAt, MaxCompletionTokensAt, MaxOutputTokensAt Span
 
-	N, BestOf  int64 // 1 where absent
-	Prompts    int64 // of the field prompt; 1 where absent
-	User       string
-	Priority   int64 // the client's, 0 where absent
-	PriorityAt Span
-	CacheSalt  Span // the value of cache_salt
+	N, BestOf   int64 // 1 where absent
+	Prompts     int64 // of the field prompt; 1 where absent
+	User        string
+	Priority    int64 // the client's, 0 where absent
+	PriorityAt  Span
+	CacheSalt   string // decoded; "" where absent or null
+	CacheSaltAt Span
+	ToolsAt     Span // the value of tools or functions; of both, the later
 
 	Images      int64 // image parts
 	PromptBytes int64 // upper bound of the prompt's tokens without images and template: see size.go

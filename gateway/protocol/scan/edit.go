@@ -17,13 +17,16 @@ type Want struct {
 	Model        string // the pool's name of the model; empty = the client's
 	IncludeUsage bool   // streams only: an engine refuses stream_options without stream
 	MaxTokens    int64  // cap per choice; 0 = the client's
+	Priority     *int64 // of the engine's scheduler; nil = the client's
+	CacheSalt    string // keeps the engine's prefix cache apart; empty = the client's
 }
 
 // Edits appends to dst what makes the body say what is wanted, sorted and without overlap, for Splice. What the body
 // says already is not edited, and what the route has no field for is left out.
 //
 // A cap replaces each cap the client gave (for chat max_tokens and max_completion_tokens, for completions max_tokens, for
-// responses max_output_tokens); without one the first of them is added. A messages body and a form get none.
+// responses max_output_tokens); without one the first of them is added. A messages body and a form get none. A priority is
+// added to the same three, and replaced wherever the client gave one; a salt is added to every body that is JSON.
 func (b *Body) Edits(dst []Edit, want Want) []Edit {
 	first := len(dst)
 	var added []byte // new members, put in front of all others
@@ -36,13 +39,29 @@ func (b *Body) Edits(dst []Edit, want Want) []Edit {
 	if want.IncludeUsage && b.Stream && !b.IncludeUsage && b.Route.hasStreamOptions() {
 		dst, added = b.includeUsage(dst, added)
 	}
+	if p := want.Priority; p != nil && *p != b.Priority {
+		switch number := strconv.AppendInt(nil, *p, 10); {
+		case b.PriorityAt.Present():
+			dst = append(dst, Edit{b.PriorityAt, number})
+		case b.Route.addsCap():
+			added = append(append(append(added, `"priority":`...), number...), ',')
+		}
+	}
+	if want.CacheSalt != "" && want.CacheSalt != b.CacheSalt && b.Route != Audio {
+		switch salt := lex.AppendQuoted(nil, want.CacheSalt); {
+		case b.CacheSaltAt.Present():
+			dst = append(dst, Edit{b.CacheSaltAt, salt})
+		default:
+			added = append(append(append(added, `"cache_salt":`...), salt...), ',')
+		}
+	}
 	if len(added) > 0 {
 		if b.Empty {
 			added = added[:len(added)-1]
 		}
 		dst = append(dst, Edit{Span{b.InsertAt, b.InsertAt}, added})
 	}
-	for i := first + 1; i < len(dst); i++ { // at most five
+	for i := first + 1; i < len(dst); i++ { // at most seven
 		for k := i; k > first && dst[k].At.From < dst[k-1].At.From; k-- {
 			dst[k], dst[k-1] = dst[k-1], dst[k]
 		}

@@ -73,6 +73,14 @@ func change(m map[string]any, b *scan.Body, want scan.Want) {
 		o["include_usage"] = true
 		m["stream_options"] = o
 	}
+	if p := want.Priority; p != nil {
+		if _, there := m["priority"]; (there || caps[b.Route] != nil) && *p != b.Priority {
+			m["priority"] = json.Number(fmt.Sprint(*p))
+		}
+	}
+	if want.CacheSalt != "" {
+		m["cache_salt"] = want.CacheSalt
+	}
 	if names := caps[b.Route]; want.MaxTokens > 0 && names != nil {
 		n := json.Number(fmt.Sprint(want.MaxTokens))
 		declared, present := false, false
@@ -101,13 +109,20 @@ var jsonRoutes = []scan.Route{scan.Chat, scan.Completions, scan.Responses, scan.
 var wants = []scan.Want{
 	{}, {Model: "pool/model"}, {Model: "m"}, {IncludeUsage: true}, {MaxTokens: 64},
 	{Model: "a\"\\\n日", IncludeUsage: true, MaxTokens: 1}, {Model: "x", IncludeUsage: true, MaxTokens: 1 << 40},
+	{Priority: new(int64)}, {Model: "m", MaxTokens: 9, Priority: seven(), CacheSalt: `a"b`},
+}
+
+func seven() *int64 {
+	n := int64(7)
+	return &n
 }
 
 func TestEditsChangeWhatTheySay(t *testing.T) { // I4
 	options := []string{``, `"stream_options":null`, `"stream_options":{}`, `"stream_options": { }`, `"stream_options":{"include_usage":false}`,
 		`"stream_options":{"include_usage" : null , "x":1}`, `"stream_options":{"include_usage":true}`, `"stream_options":{"x":[1,2]}`}
 	others := []string{`"model":"m"`, `"stream":true`, ``, `"max_tokens":5`, `"max_tokens":null`, `"max_completion_tokens":7`, `"max_completion_tokens":null`,
-		`"max_output_tokens":3`, `"metadata":{"a":1.50}`, `"messages":[{"role":"user","content":"\u0041"}]`, `"temperature":1e-3`}
+		`"max_output_tokens":3`, `"metadata":{"a":1.50}`, `"messages":[{"role":"user","content":"\u0041"}]`, `"temperature":1e-3`,
+		`"priority":7`, `"priority":null`, `"priority":-3`, `"cache_salt":"s"`, `"cache_salt":null`, `"cache_salt":"a\"b"`}
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 1000 {
 		members := []string{others[0], options[rng.IntN(len(options))]}

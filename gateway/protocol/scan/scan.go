@@ -135,8 +135,11 @@ func (s *scanner) member(f field) {
 		o.Priority = s.int(f, math.MinInt64+1, math.MaxInt64, 0)
 		o.PriorityAt = s.since(from)
 	case fieldCacheSalt:
-		s.c.Skip()
-		o.CacheSalt = s.since(from)
+		o.CacheSalt = s.text(f)
+		o.CacheSaltAt = s.since(from)
+	case fieldTools, fieldFunctions:
+		s.raw()
+		o.ToolsAt = s.since(from)
 	case fieldMessages:
 		s.messages()
 		if o.Route != Responses {

@@ -29,7 +29,7 @@ func TestScanReadsWhatMatters(t *testing.T) {
 	if b.Model != "m-small" || at(body, b.ModelAt) != `"m\u002dsmall"` || !b.Stream || at(body, b.StreamAt) != "true" || !b.IncludeUsage ||
 		at(body, b.IncludeUsageAt) != "true" || at(body, b.StreamOptionsAt) != `{"x":[1],"include_usage":true}` ||
 		b.MaxTokens != 7 || b.MaxCompletionTokens != 9 || at(body, b.MaxCompletionTokensAt) != "9" || b.N != 2 || b.BestOf != 3 ||
-		b.User != `u"1` || b.Priority != -4 || at(body, b.CacheSalt) != `"s"` || b.Messages != 2 || b.Empty || b.InsertAt != 2 {
+		b.User != `u"1` || b.Priority != -4 || b.CacheSalt != "s" || at(body, b.CacheSaltAt) != `"s"` || b.Messages != 2 || b.Empty || b.InsertAt != 2 {
 		t.Errorf("%+v", b)
 	}
 	if body[:b.FirstMessageEnd][b.MessagesAt.From:] != `[{"role":"system","content":"a"}` || !strings.HasSuffix(body[:b.MessageEnds[1]], `"bb"}`) || b.MessageEnds[2] != 0 {

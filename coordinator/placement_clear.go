@@ -22,6 +22,38 @@ type burying struct {
 	mu  sync.Mutex
 	now map[holdKey]bool // pool and replica
 	wg  sync.WaitGroup
+
+	stuck map[holdKey]complaint // what was logged of a dead replica that is not cleared yet
+}
+
+// complaint is a line of the log that says why a dead replica is not cleared.
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// complainAgain is when the log is told again of the same dead replica for the same reason: it is tried every second.
+const complainAgain = time.Minute
+
+// complains reports whether the log is to be told this.
+func (b *burying) complains(key holdKey, text string, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if last, told := b.stuck[key]; told && last.text == text && now.Sub(last.at) < complainAgain {
+		return false
+	}
+	if b.stuck == nil {
+		b.stuck = map[holdKey]complaint{}
+	}
+	b.stuck[key] = complaint{text, now}
+	return true
+}
+
+// done forgets what was told of a dead replica.
+func (b *burying) done(key holdKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.stuck, key)
 }
 
 func (b *burying) start(key holdKey, work func()) {
@@ -47,7 +79,8 @@ func (b *burying) wait() { b.wg.Wait() }
 // bury clears a dead replica in a pool, beside the beat. In the fleet what it reserved is settled first: if this replica
 // dies meanwhile, another finds the dead one still listed and does it again. In a pool its slots come first.
 func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat) {
-	p.burying.start(holdKey{pool, dead.Replica}, func() {
+	key := holdKey{pool, dead.Replica}
+	p.burying.start(key, func() {
 		ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 		defer cancel()
 		if pool == wholeFleet && !p.settle(ctx, dead) {
@@ -55,14 +88,18 @@ func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat)
 		}
 		taken, err := p.clear(ctx, pool, lua.ClearArgs{Replica: dead.Replica, BeatMS: dead.BeatMS, Most: clearAtOnce})
 		switch {
+		case err != nil && !p.burying.complains(key, err.Error(), time.Now()):
 		case err != nil:
 			p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Str("pool", pool).Msg("a dead replica is not cleared yet")
 		case taken.Same:
+			p.burying.done(key)
 			p.cfg.Log.Info().Str("dead", dead.Replica).Str("pool", pool).Int64("leases", taken.Released).
 				Int64("waiting", taken.Dequeued).Msg("cleared a dead replica")
 			if pool != wholeFleet {
 				p.settleFromPool(ctx, dead)
 			}
+		default: // it lives, or another has cleared it
+			p.burying.done(key)
 		}
 	})
 }
@@ -73,7 +110,7 @@ func (p *Placement) settle(ctx context.Context, dead lua.ReplicaBeat) bool {
 		return true
 	}
 	err := p.cfg.OnDead(ctx, dead.Replica)
-	if err != nil {
+	if err != nil && p.burying.complains(holdKey{wholeFleet, dead.Replica}, err.Error(), time.Now()) {
 		p.cfg.Log.Warn().Err(err).Str("dead", dead.Replica).Msg("reservations of a dead replica are not settled yet")
 	}
 	return err == nil

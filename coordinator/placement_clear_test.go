@@ -3,8 +3,13 @@ package coordinator_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/headgate/headgate/bench/lab"
 	"github.com/headgate/headgate/coordinator"
@@ -125,6 +130,49 @@ func TestPlacementSettlesBeforeItForgets(t *testing.T) {
 			t.Fatal("forgotten before it was settled")
 		}
 	}
+}
+
+// What is tried every second is told once, and again when the reason is another one.
+func TestPlacementTellsOnceWhyTheDeadAreNotCleared(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, pipeline.StoreConfig{URL: lab.Redis(t).URL()})
+	if _, err := s.store.Do(t.Context(), "ZADD", coordinator.Replicas(""), "1000", "dead"); err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	var log lines
+	cfg := coordinator.PlacementConfig{Replica: "a", Store: s.store, Pipeline: s.pipes, Pools: s.pools, Log: zerolog.New(&log)}
+	cfg.OnDead = func(context.Context, string) error {
+		if calls.Add(1) > 20 {
+			return errors.New("another reason")
+		}
+		return errors.New("the tenant's primary is away")
+	}
+	cfg.Hasten(50)
+	stop := s.run(coordinator.NewPlacement(cfg))
+	lab.Eventually(t, 20*time.Second, func() bool { return calls.Load() >= 40 }, "tried on and on")
+	stop()
+	if n := log.count("not settled yet"); n != 2 || log.count("another reason") != 1 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// lines is a log that is read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
 }
 
 func TestPlacementLeaveTakesItselfOffTheLists(t *testing.T) {

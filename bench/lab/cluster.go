@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// RedisCluster is a Redis Cluster of primaries without replicas; the 16,384 slots are divided evenly, in order.
+// RedisCluster is a Redis Cluster of primaries; the 16,384 slots are divided evenly, in order.
 type RedisCluster struct {
-	Nodes  []*RedisServer
-	Relays []*RelayServer // Relays[i] stands in front of Nodes[i]; empty without relays
+	Nodes    []*RedisServer // the primaries
+	Relays   []*RelayServer // Relays[i] stands in front of Nodes[i]; empty without relays
+	Replicas []*RedisServer // Replicas[i] follows Nodes[i]; empty without replicas
 
 	t testing.TB
 }
@@ -20,14 +21,14 @@ type RedisCluster struct {
 // Cluster starts a Redis Cluster of its own processes and returns when every node says ok and knows all others.
 func Cluster(t testing.TB, primaries int) *RedisCluster {
 	t.Helper()
-	return startCluster(t, primaries, false, 0)
+	return startCluster(t, clusterPlan{primaries: primaries})
 }
 
 // ClusterRelayed is Cluster with a relay in front of every node. The nodes announce the relays' ports, so a client that
 // follows CLUSTER SLOTS, MOVED or ASK never gets past the relays; the nodes talk to each other without them.
 func ClusterRelayed(t testing.TB, primaries int, delay time.Duration) *RedisCluster {
 	t.Helper()
-	return startCluster(t, primaries, true, delay)
+	return startCluster(t, clusterPlan{primaries: primaries, relayed: true, delay: delay})
 }
 
 // Addrs are the addresses for clients: the relays' where there are relays, else the nodes'.
@@ -53,7 +54,7 @@ func (c *RedisCluster) SetDelay(d time.Duration) {
 	}
 }
 
-// Owner is the node the key's slot was given to at the start.
+// Owner is the node the key's slot was given to at the start, or the one that took over from it (WaitFailover).
 func (c *RedisCluster) Owner(key string) *RedisServer {
 	c.t.Helper()
 	slot, err := strconv.Atoi(c.Nodes[0].CLI("CLUSTER", "KEYSLOT", key))
@@ -74,39 +75,58 @@ func (c *RedisCluster) CLI(key string, args ...string) string {
 	return c.Owner(key).CLI(args...)
 }
 
-func startCluster(t testing.TB, primaries int, relayed bool, delay time.Duration) *RedisCluster {
+// clusterPlan says what cluster to start.
+type clusterPlan struct {
+	primaries   int
+	replicated  bool
+	nodeTimeout time.Duration // a node that is silent for so long is failing; 0: 5 s
+	relayed     bool
+	delay       time.Duration // of the relays
+}
+
+func startCluster(t testing.TB, plan clusterPlan) *RedisCluster {
 	t.Helper()
+	if plan.nodeTimeout == 0 {
+		plan.nodeTimeout = 5 * time.Second
+	}
 	c := &RedisCluster{t: t}
-	for range primaries {
-		c.addNode(relayed, delay)
+	for range plan.primaries {
+		c.Nodes = append(c.Nodes, c.newNode(plan))
 	}
 	if err := c.join(); err != nil {
 		t.Fatalf("lab: cluster: %v", err)
 	}
-	Succeeds(t, startTimeout, c.agreed, "cluster of %d is ok everywhere", primaries) // I4
+	if plan.replicated {
+		c.addReplicas(plan)
+	}
+	Succeeds(t, startTimeout, c.agreed, "cluster of %d is ok everywhere", plan.primaries) // I4
 	return c
 }
 
-func (c *RedisCluster) addNode(relayed bool, delay time.Duration) {
+func (c *RedisCluster) newNode(plan clusterPlan) *RedisServer {
 	c.t.Helper()
+	var node *RedisServer
 	var err error
 	for range 5 {
-		if err = c.tryNode(relayed, delay); err == nil || !errors.Is(err, errExited) {
+		if node, err = c.tryNode(plan); err == nil || !errors.Is(err, errExited) {
 			break
 		}
 	}
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	return node
 }
 
-func (c *RedisCluster) tryNode(relayed bool, delay time.Duration) error {
+func (c *RedisCluster) tryNode(plan clusterPlan) (*RedisServer, error) {
 	port, bus := freePort(c.t), freePort(c.t)
 	args := []string{"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(bus),
-		"--cluster-node-timeout", "5000", "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-bus-port", strconv.Itoa(bus)}
+		"--cluster-node-timeout", strconv.FormatInt(plan.nodeTimeout.Milliseconds(), 10), "--cluster-announce-ip", "127.0.0.1",
+		"--cluster-announce-bus-port", strconv.Itoa(bus), "--cluster-replica-validity-factor", "0",
+		"--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"}
 	var relay *RelayServer
-	if relayed {
-		relay = Relay(c.t, loopback(port), delay)
+	if plan.relayed {
+		relay = Relay(c.t, loopback(port), plan.delay)
 		_, relayPort, _ := strings.Cut(relay.Addr, ":")
 		args = append(args, "--cluster-announce-port", relayPort)
 	}
@@ -114,13 +134,12 @@ func (c *RedisCluster) tryNode(relayed bool, delay time.Duration) error {
 	node.t = c.t
 	c.t.Cleanup(node.proc.close)
 	if err := node.start(); err != nil {
-		return err
+		return nil, err
 	}
-	c.Nodes = append(c.Nodes, node)
-	if relayed {
+	if plan.relayed {
 		c.Relays = append(c.Relays, relay)
 	}
-	return nil
+	return node, nil
 }
 
 // join gives out the slots and introduces the first node to all others; gossip does the rest.

@@ -1,4 +1,4 @@
-// Package lab gives tests the real things to run against: Redis, Redis Cluster, Consul, and a TCP relay that delays, cuts
+// Package lab gives tests the real things to run against: Redis, Redis Cluster, Redis Sentinel, Consul, and a TCP relay that delays, cuts
 // and freezes what passes between two of them. Only tests import it, and it imports nothing of this project.
 //
 // Everything started here is on the loopback address, on ports of its own, keeps nothing on disk beyond the test, and is
@@ -11,4 +11,5 @@
 //	I3. A relay keeps order and bytes in each direction; a delay shifts every segment and does not limit throughput.
 //	I4. A cluster that was handed out is in state ok on every node, and every node names every other by the address clients
 //	    are to use (the relay's, where there is one).
+//	I5. After a failover everybody who is asked where the primary is names the new one.
 package lab

@@ -48,8 +48,14 @@ type Record struct {
 	CostNUSD, OverNUSD         int64
 	MU                         int64 // thousandths of a model unit
 
+	Charged              []string // spend counters in which it stands, as <scope>:<id>:<period>; none: it was given back
+	HeldTokens, HeldNUSD int64    // reserved for it at the end
+	Refusal              *Refusal // by a limit, a budget or a policy; nil: by none
+
 	Cache         string
 	PrefixMatched int64
+	Candidates    int           // backends weighed for it, in the last attempt
+	Expected      time.Duration // until its prompt is computed, as placement saw it; 0: nothing lay before it, or it waited
 	QueueMS       int64
 	RedisMS       float64
 	RoundTrips    int
@@ -93,8 +99,14 @@ func (r *Record) AppendJSON(dst []byte) []byte {
 	}
 	w.number("over_nusd", r.OverNUSD)
 	w.decimal("mu", float64(r.MU)/1000)
+	w.list("charged", r.Charged)
+	w.number("held_tokens", r.HeldTokens)
+	w.number("held_nusd", r.HeldNUSD)
+	w.refusal(r.Refusal)
 	w.text("cache", r.Cache)
 	w.number("prefix_matched", r.PrefixMatched)
+	w.number("candidates", int64(r.Candidates))
+	w.decimal("expected_ms", millis(r.Expected))
 	w.number("queue_ms", r.QueueMS)
 	w.decimal("redis_ms", r.RedisMS)
 	w.number("round_trips", int64(r.RoundTrips))

@@ -26,8 +26,8 @@ func TestRecordIsOneLineOfJSON(t *testing.T) {
 			t.Errorf("%s = %v, want %v", name, got[name], want)
 		}
 	}
-	if len(got) != 38 {
-		t.Errorf("%d fields, want 38 of DESIGN section 9", len(got))
+	if len(got) != 44 {
+		t.Errorf("%d fields, want 38 of DESIGN section 9 and 6 for explain and audit", len(got))
 	}
 	r.CostKnown = false
 	if err := json.Unmarshal(r.AppendJSON(nil), &got); err != nil || got["cost_nusd"] != nil {

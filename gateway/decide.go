@@ -125,6 +125,7 @@ func (r *request) admitted(h *pipeline.Handle[coordinator.Admission]) *refusal {
 		return nil
 	}
 	r.asked = false // a refusal reserved nothing
+	r.record.Refusal = coordinator.RefusalOf(a)
 	if a.Verdict == coordinator.PolicyUnreadable {
 		r.g.unreadable.warn(r.g.deps.Log, r.key.tenant, a, time.Now())
 	}

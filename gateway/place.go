@@ -57,6 +57,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		Prefix:       r.prefix(),
 	}
 	r.placed = true
+	r.record.Candidates = len(candidates)
 	return r.g.deps.Placement.Place(r.batch, r.ask)
 }
 
@@ -73,7 +74,7 @@ func (r *request) placedBy(h *pipeline.Handle[coordinator.Place]) *refusal {
 		return r.withoutRedis(err)
 	}
 	r.place = place
-	r.record.PrefixMatched = place.Matched
+	r.record.PrefixMatched, r.record.Expected = place.Matched, place.Expected
 	switch place.State {
 	case coordinator.QueueFull:
 		return refusalOf(protocol.QueueFull())

@@ -32,6 +32,7 @@ func (r *request) closeBooks() {
 	signOff := post.Owner()
 	r.freeAlone()
 	if r.asked {
+		r.account()
 		r.settle(func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
 	}
 	if r.placed {
@@ -93,6 +94,14 @@ func (r *request) settle(hand func(coordinator.Settlement)) {
 		s.Real = r.record.Outcome == coordinator.OutcomeOK && r.usage.Source == protocol.Backend
 	}
 	hand(s)
+}
+
+// account says in the record where the request is charged and what was held for it.
+func (r *request) account() {
+	r.record.HeldTokens, r.record.HeldNUSD = r.admission.HeldTokens, r.heldNUSD()
+	if r.served || r.counted {
+		r.record.Charged = coordinator.ChargedBy(r.admission.Claim)
+	}
 }
 
 // release says what the slot was good for.

@@ -44,6 +44,16 @@ func (c Claim) String() string {
 		orPercent(c.Tops, "-"), c.Output, c.PricePico, c.Key, orPercent(c.Team, "%"), orPercent(c.User, "%"), c.Label)
 }
 
+// Charged is the spend counters of the claim, each as <scope>:<id>:<period>.
+func (c Claim) Charged() []string {
+	counters := c.counters(nil)
+	charged := make([]string, 0, len(counters)/4)
+	for i := 1; i < len(counters); i += 4 {
+		charged = append(charged, strings.TrimPrefix(counters[i], ":spend:"))
+	}
+	return charged
+}
+
 // counters appends what settle.lua wants to know of each spend counter: the scope's name, where its money, its minute and
 // the cell of its tokens are.
 func (c Claim) counters(args []string) []string {

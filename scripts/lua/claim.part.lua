@@ -158,11 +158,16 @@ local function lost_record(c, text, now)
   local rest = now - day * 86400000
   local plain = function(v) return v == '%' and '' or v end
   local replaces = c.state == 'r' and ',"replaces":true' or ''
+  local charged = {}
+  for name, periods in string.gmatch(c.scopes, '([^:;]+:[^:;]+):%d+t?:([^;]+)') do
+    for period in string.gmatch(periods, '[^,]+') do charged[#charged + 1] = '"' .. name .. ':' .. period .. '"' end
+  end
   return string.format('{%s,"time":"%04d-%02d-%02dT%02d:%02d:%02d.%03dZ","team":"%s","user":"%s","key_id":"%s","outcome":"lost",'
-    .. '"usage_source":"estimated","prompt_tokens":%.0f,"cached_tokens":0,"completion_tokens":%.0f,"cost_nusd":%.0f%s}',
+    .. '"usage_source":"estimated","prompt_tokens":%.0f,"cached_tokens":0,"completion_tokens":%.0f,"cost_nusd":%.0f,"charged":[%s]%s}',
     (string.gsub(label or '', '%%(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)), y, m, d,
     math.floor(rest / 3600000), math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000,
-    plain(team), plain(user), key, c.prompt, c.tokens - c.prompt, c.hold, replaces)
+    plain(team), plain(user), key, c.prompt, c.tokens - c.prompt, c.hold,
+    table.concat(charged, ','), replaces)
 end
 
 local function lapse(rid, text, now)

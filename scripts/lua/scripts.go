@@ -31,6 +31,7 @@ func All() []*pipeline.Script {
 		adoptScript, recountScript, weighScript,
 		cacheWriteScript,
 		editScript, findScript, // directory
+		booksScript, // audit
 	}
 }
 

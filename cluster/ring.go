@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
+	"strconv"
 	"sync/atomic"
 
-	"github.com/buraksezer/consistent"
 	"github.com/zeebo/xxh3"
 )
 
@@ -19,23 +21,11 @@ const (
 	maxMembers = 10_000
 )
 
-// replication is the number of points a member has on the circle. Three are
-// enough for the load bound to hold, but not for an even ring: measured with 32
-// members, the smallest share is then 0.18 of the mean, and a member that leaves
-// hands its partitions to four others and moves as many that were not its own.
-// With 128 points it is 0.85, all 31, and none. The library's cost of building
-// grows with members times points (5,000 members with 20 points take half a
-// minute), so large pools, which even out by their number, get fewer. Where the
-// number changes, many prefixes move once.
-func replication(members int) int {
-	switch {
-	case members <= 128:
-		return 128
-	case members <= 384:
-		return 20
-	}
-	return 3
-}
+// replication is the number of points a member has on the circle. Three are enough for the load bound to hold, but not
+// for an even ring: measured with 32 members, the smallest share is then 0.18 of the mean, and a member that leaves hands
+// its partitions to four others and moves as many that were not its own. With 128 points it is 0.85, all 31, and none. It
+// is the same for every size, so no prefix moves because a pool has grown.
+const replication = 128
 
 // ring is the order in which the members of a pool come for each partition of
 // the key space. It depends on the set of names alone. It is safe for concurrent
@@ -46,8 +36,8 @@ type ring struct {
 	orders  []atomic.Pointer[[]uint16]
 }
 
-// newRing wants the names sorted and unique. It takes up to 0.1 s for hundreds of
-// members and half a second for 5,000, so it is built beside the ring in use.
+// newRing wants the names sorted and unique. It takes some 10 ms for hundreds of members and 0.1 s for 5,000, so it is
+// built beside the ring in use.
 func newRing(names []string) *ring {
 	r := &ring{members: names}
 	if len(names) < 2 {
@@ -58,38 +48,65 @@ func newRing(names []string) *ring {
 	return r
 }
 
-// owners asks the ring for the home of every partition and keeps only that: two
-// bytes for each.
+// point is a place on the circle and whose it is.
+type point struct {
+	hash   uint64
+	member uint16
+}
+
+// owners is the home of every partition: the same as that of github.com/buraksezer/consistent v0.10.0 with the same
+// members, hash, partitions, load and replication, which a test holds it to. That library sorts all points once more for
+// each member; here they are sorted once, so a ring of 5,000 is built in a third of the time with forty times the points.
 func owners(names []string) []uint16 {
-	members := make([]consistent.Member, len(names))
-	index := make(map[string]uint16, len(names))
-	for i, name := range names {
-		members[i] = ringMember(name)
-		index[name] = uint16(i)
-	}
-	c := consistent.New(members, consistent.Config{
-		Hasher: hasher{}, PartitionCount: partitions, ReplicationFactor: replication(len(names)), Load: load,
-	})
+	circle := points(names)
+	most := int(math.Ceil(float64(partitions/len(names)) * load)) // partitions of one member
+	loads := make([]int, len(names))
 	homes := make([]uint16, partitions)
 	for p := range homes {
-		homes[p] = index[c.GetPartitionOwner(p).String()]
+		at := after(circle, hashOf(uint64(p)))
+		for loads[circle[at].member] == most { // there is room: most × members > partitions
+			if at++; at == len(circle) {
+				at = 0
+			}
+		}
+		homes[p] = circle[at].member
+		loads[homes[p]]++
 	}
 	return homes
 }
 
-type ringMember string
+// points is the circle: replication places for each member, by hash.
+func points(names []string) []point {
+	circle := make([]point, 0, replication*len(names))
+	var key []byte
+	for i, name := range names {
+		for n := range replication {
+			key = strconv.AppendInt(append(key[:0], name...), int64(n), 10)
+			circle = append(circle, point{xxh3.Hash(key), uint16(i)})
+		}
+	}
+	slices.SortFunc(circle, func(a, b point) int { return cmp.Compare(a.hash, b.hash) })
+	return circle
+}
 
-func (m ringMember) String() string { return string(m) }
+// after is the first point at hash or behind it.
+func after(circle []point, hash uint64) int {
+	at, _ := slices.BinarySearchFunc(circle, hash, func(p point, hash uint64) int { return cmp.Compare(p.hash, hash) })
+	if at == len(circle) {
+		return 0
+	}
+	return at
+}
 
-type hasher struct{}
-
-func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
+func hashOf(n uint64) uint64 {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], n)
+	return xxh3.Hash(b[:])
+}
 
 // partitionOf is the ring's FindPartitionID for the key's eight bytes.
 func partitionOf(key uint64) int {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], key)
-	return int(xxh3.Hash(b[:]) % partitions)
+	return int(hashOf(key) % partitions)
 }
 
 func (r *ring) same(names []string) bool { return slices.Equal(r.members, names) }

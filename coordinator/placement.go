@@ -67,9 +67,9 @@ func (t placementTimes) orPromised() placementTimes {
 // maxCandidates is how many backends one Ask may name; place reads the record of each.
 const maxCandidates = 32
 
-// leastMatch: a system prompt that everybody shares is warm on three backends by name and on all in truth, so it must not
+// LeastMatch: a system prompt that everybody shares is warm on three backends by name and on all in truth, so it must not
 // decide; and what so few tokens save is within the 50 ms in which scores are equal.
-const leastMatch = 512
+const LeastMatch = 512
 
 // ErrPlaceAgain ends a wait whose place in the queue is gone (Redis lost it, or this replica was thought dead): the
 // request places again with its next attempt.
@@ -108,7 +108,7 @@ type Placement struct {
 func NewPlacement(cfg PlacementConfig) *Placement {
 	cfg.times = cfg.times.orPromised()
 	if cfg.LeastMatch == 0 {
-		cfg.LeastMatch = leastMatch
+		cfg.LeastMatch = LeastMatch
 	}
 	return &Placement{cfg: cfg, holds: newHolds(), acked: map[string]time.Time{}, pulse: map[string]*pulse{}}
 }

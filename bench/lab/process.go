@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -86,7 +87,7 @@ func (p *process) start() error {
 	}
 	p.pid = cmd.Process.Pid
 	cmd.Process.Release() // from here on the pid is reaped by wait4 alone
-	return ward("add", p.pid)
+	return ward("add", strconv.Itoa(p.pid))
 }
 
 // alive reports whether the process still runs; a stopped one (SIGSTOP) does.
@@ -154,27 +155,31 @@ func (p *process) output() string {
 }
 
 func (p *process) reapedLocked() {
-	ward("del", p.pid)
+	ward("del", strconv.Itoa(p.pid))
 	p.pid = 0
 }
 
-// wardenScript reads "add <pid>" and "del <pid>" until the test binary is gone, however that came about, and then kills
-// what is left. I2
+// wardenScript reads "add <pid>", "del <pid>" and "dir <path>" until the test binary is gone, however that came about, and
+// then kills and removes what is left. I2
 const wardenScript = `pids=" "
+dirs=
 while read -r op pid; do
 	case $op in
 	add) pids="$pids$pid " ;;
 	del) pids=$(printf '%s' "$pids" | sed "s/ $pid / /") ;;
+	dir) dirs="$dirs$pid
+" ;;
 	esac
 done
-for pid in $pids; do kill -9 "$pid" 2>/dev/null; done`
+for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
+printf '%s' "$dirs" | while read -r dir; do rm -rf -- "$dir"; done`
 
 var warden struct {
 	mu   sync.Mutex
 	pipe *os.File
 }
 
-func ward(op string, pid int) error {
+func ward(op, what string) error {
 	warden.mu.Lock()
 	defer warden.mu.Unlock()
 	if warden.pipe == nil {
@@ -193,6 +198,6 @@ func ward(op string, pid int) error {
 		read.Close()
 		warden.pipe = write
 	}
-	_, err := fmt.Fprintf(warden.pipe, "%s %d\n", op, pid)
+	_, err := fmt.Fprintf(warden.pipe, "%s %s\n", op, what)
 	return err
 }

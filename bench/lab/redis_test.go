@@ -76,6 +76,7 @@ func TestServerOfSomebodyElseIsNotHandedOut(t *testing.T) {
 func TestNothingOutlivesTheTestBinary(t *testing.T) {
 	if os.Getenv("LAB_DIE") != "" {
 		s := SharedRedis(t)
+		fmt.Println("dir", lasting{}.TempDir())
 		fmt.Println("addr", s.Addr)
 		os.Exit(3)
 	}
@@ -88,8 +89,14 @@ func TestNothingOutlivesTheTestBinary(t *testing.T) {
 		t.Fatalf("the child said %q", out)
 	}
 	addr := strings.Fields(rest)[0]
+	_, dir, _ := strings.Cut(string(out), "dir ")
+	dir, _, _ = strings.Cut(dir, "\n")
 	Eventually(t, 10*time.Second, func() bool {
 		_, err := ask(addr, "PING")
 		return err != nil && strings.Contains(err.Error(), "refused")
 	}, "the server of a dead test binary is gone")
+	Eventually(t, 10*time.Second, func() bool {
+		_, err := os.Stat(dir)
+		return dir != "" && os.IsNotExist(err)
+	}, "the directory of a dead test binary is gone")
 }

@@ -6,7 +6,7 @@ import "testing"
 // them stand at once.
 func TestAdmitAbsurdHoldsWithoutABudget(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k2", "budget_usd", "5")
 		const most = 9_000_000_000_000_000
 		var open []SettleArgs
@@ -30,7 +30,7 @@ func TestAdmitAbsurdHoldsWithoutABudget(t *testing.T) {
 // A figure broken by hand, in a counter that only counts, does not stop an admission half-way.
 func TestAdmitMendsAFigureThatOnlyCounts(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":spend:key:k1:2076-11", "spent_nusd", "7", "reserved_nusd", "lots")
 		s := b.admitted(hold(30))
 		if h := b.hash(":spend:key:k1:2076-11"); h["reserved_nusd"] != "30" || h["spent_nusd"] != "7" {

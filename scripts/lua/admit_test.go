@@ -11,7 +11,7 @@ import (
 
 func TestAdmitIdentity(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.refused(2, "", key("nobody"))
 		b.key("k2", "team", "search", "user", "ann", "priority", "3", "expires_at", decimal(start+1))
 		b.hset(":team:search", "isolate_prefix", "1")
@@ -45,7 +45,7 @@ func TestAdmitIdentity(t *testing.T) {
 
 func TestAdmitUnreadableRecordRefuses(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		for _, f := range [][2]string{{"rpm", "ten"}, {"rpm", "-1"}, {"rpm", ""}, {"tpm", "1e9"}, {"tpm", "nan"}, {"parallel", "1.5"},
 			{"budget_usd", "lots"}, {"budget_usd", "9000000.1"}, {"budget_usd", "10000000"}, {"budget_usd", "-5"}, {"budget_usd", "inf"},
 			{"budgets", "5"}, {"budgets", "5/fortnight"}, {"budgets", "5/day x"}, {"budgets", "5/0d"}, {"team", "a b"}, {"team", "a:b"},
@@ -89,7 +89,7 @@ func TestAdmitUnreadableRecordRefuses(t *testing.T) {
 
 func TestAdmitModelList(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		names := []string{"fam/x", "famz/x", "xfam/x", "FAM/x", "solo", "solo2", "fam/nope", "fam/", "fam", "Solo", "other", "a-b-c", "a--c"}
 		for list, allowed := range map[string]string{
 			"fam/*,solo":   "fam/x solo fam/nope", // KEY-2
@@ -130,7 +130,7 @@ func TestAdmitModelList(t *testing.T) {
 // RATE-1: ten admissions at rpm 10 carry the remaining values 9 to 0; the eleventh is told when the first leaves.
 func TestAdmitRequestsPerMinute(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "rpm", "10")
 		for i := range int64(10) {
 			r := b.admit()
@@ -160,7 +160,7 @@ func TestAdmitRequestsPerMinute(t *testing.T) {
 func TestAdmitSlidingMinute(t *testing.T) {
 	t.Parallel()
 	for _, steps := range [][]int64{{0, 1, 40, 999, 1500, 2300, 6000}, {500, 1700, 4000, 59000, 60000, 61000}, {0, 3, 20, 100}} {
-		onBoth(t, func(b *book) { slidingMinute(b, steps) })
+		onAll(t, func(b *book) { slidingMinute(b, steps) })
 	}
 }
 
@@ -225,7 +225,7 @@ func slidingMinute(b *book, steps []int64) {
 // A cell counts for a minute after its last admission, also when it is the only one.
 func TestAdmitCountsACellToItsEnd(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "rpm", "2")
 		b.admitted()
 		b.now += 700
@@ -241,7 +241,7 @@ func TestAdmitCountsACellToItsEnd(t *testing.T) {
 
 func TestAdmitClockNeverRunsBack(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "rpm", "2")
 		b.admitted()
 		b.now -= 30000
@@ -260,7 +260,7 @@ func TestAdmitClockNeverRunsBack(t *testing.T) {
 // RATE-2 and the rule of DESIGN 6 for token holds.
 func TestAdmitTokensPerMinute(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "tpm", "100")
 		s := b.admitted(tokens(10, 0, 256)) // cut to what is left
 		if r := b.refused(8, "key", tokens(10, 0, 256)); r.Remaining != 0 || r.Limit != 100 || r.Tokens.Remaining != 0 || r.ResetMS != 60000 {
@@ -297,7 +297,7 @@ func TestAdmitTokensPerMinute(t *testing.T) {
 
 func TestAdmitParallel(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		s := b.admitted() // counted before there is a limit
 		b.hset(":key:k1", "parallel", "2")
 		b.admitted()
@@ -314,7 +314,7 @@ func TestAdmitParallel(t *testing.T) {
 
 func TestAdmitBudget(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "budget_usd", "0.001", "period", "month")
 		s := b.admitted(hold(400000))
 		b.admitted(hold(600000))
@@ -344,7 +344,7 @@ func TestAdmitBudget(t *testing.T) {
 
 func TestAdmitSeveralBudgets(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "budget_usd", "50", "period", "month", "budgets", "5/day, 4/day 100/30d", "created_at", "86400500")
 		b.hset("", "budgets", "0.5/total")
 		s := b.admitted(hold(400000000))
@@ -374,7 +374,7 @@ func (b *book) tenant() string { return strings.TrimSuffix(strings.TrimPrefix(b.
 // I3: money near 9 million USD keeps its last digit.
 func TestAdmitMoneyIsExact(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "budget_usd", "9000000", "period", "total")
 		s := b.admitted(hold(8999999999999998))
 		if got := b.hash(":spend:key:k1:total")["reserved_nusd"]; got != "8999999999999998" {
@@ -396,7 +396,7 @@ func TestAdmitMoneyIsExact(t *testing.T) {
 // RATE-3: a request refused by one limit has been counted by none.
 func TestAdmitAllOrNothing(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k2", "team", "search", "rpm", "100", "tpm", "1000", "parallel", "5", "budget_usd", "5")
 		b.hset(":team:search", "rpm", "100", "budget_usd", "0.000000001", "period", "day")
 		b.hset("", "tpm", "1000")
@@ -416,7 +416,7 @@ func TestAdmitAllOrNothing(t *testing.T) {
 
 func TestAdmitIsIdempotent(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "rpm", "5", "tpm", "1000", "budget_usd", "5")
 		a := b.args(hold(70), tokens(5, 0, 10))
 		first, err := b.tryAdmit(a)
@@ -446,7 +446,7 @@ func TestAdmitIsIdempotent(t *testing.T) {
 // I2: a key of the wrong type, whichever of those it would write, fails the call and changes nothing.
 func TestAdmitTwoHalves(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k2", "team", "search", "rpm", "100", "budget_usd", "5")
 		b.hset(":team:search", "tpm", "100", "budget_usd", "5", "period", "day")
 		for _, suffix := range []string{":rate:key:k2", ":rate:team:search", ":spend:key:k2:2076-11", ":spend:team:search:2076-11-30",
@@ -481,7 +481,7 @@ func (b *book) flat(suffix string) (flat []string) {
 // A scope without a policy leaves nothing behind.
 func TestAdmitCountsOnlyScopesWithPolicy(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k2", "team", "ghost")
 		b.admitted(key("k2"), hold(5))
 		if d := b.dump(); strings.Contains(d, "ghost:") || strings.Contains(d, "spend:tenant") || strings.Contains(d, ":rate:") {

@@ -30,7 +30,7 @@ func (b *book) extend(s SettleArgs, total, want int64) {
 
 func TestTranches(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "budget_usd", "0.000000100") // 100 nano-dollars
 		r := b.admit(stream, hold(7))
 		if r.Verdict != 1 || r.HeldOutput != 10 || r.HeldNUSD != 37 {
@@ -72,7 +72,7 @@ func TestTranches(t *testing.T) {
 // The smallest of all budgets cuts, in whatever period and scope.
 func TestTrancheOfSeveralBudgets(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k1", "team", "a", "budgets", "0.000000400/day 0.000000300/12h", "budget_usd", "0.000000500", "created_at", "1000")
 		b.hset(":team:a", "budget_usd", "0.000000250", "period", "week")
 		b.hset("", "budgets", "0.000000290/total")
@@ -95,7 +95,7 @@ func TestTrancheOfSeveralBudgets(t *testing.T) {
 
 func TestTrancheIsBoundByTheCapAndFreeOutputIsNotCut(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		short := func(a *AdmitArgs) { a.Tranche.Bound = 3 }
 		if r := b.admit(stream, short); r.HeldOutput != 3 {
 			b.Fatalf("%+v", r)
@@ -115,7 +115,7 @@ func TestTrancheIsBoundByTheCapAndFreeOutputIsNotCut(t *testing.T) {
 // What a top-up adds counts in the second it was granted; what was not used comes off the last top-ups.
 func TestTopUpsCountInTheirSecond(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "tpm", "1000")
 		cell := func(suffix string) int64 { return b.field(":rate:key:k1", fmt.Sprintf("t%d", b.now/1000)+suffix) }
 		s := b.admitted(stream) // no prompt: 10 tokens held
@@ -168,7 +168,7 @@ func TestTopUpsCountInTheirSecond(t *testing.T) {
 
 func TestExtendTwoHalves(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(stream)
 		for _, suffix := range append(b.counters(), ":open", ":rate:key:k1", ":rate:team:search", ":team:search") {

@@ -6,7 +6,6 @@ import (
 	"sort"
 	"testing"
 
-	"github.com/headgate/headgate/bench/lab"
 	"github.com/headgate/headgate/pipeline"
 	"pgregory.net/rapid"
 )
@@ -14,12 +13,25 @@ import (
 // Random admissions, top-ups, settlements, repeats, lost replies, deaths, renewals and clock steps: every decision is the
 // oracle's, no limit and no budget is ever passed, the counters are the sums of the records, and nothing is open at the end.
 func TestLedgerAgainstAModel(t *testing.T) {
-	t.Parallel()
-	server := lab.SharedRedis(t)
-	base := newBook(t, pipeline.StoreConfig{URL: server.URL()})
+	for name, url := range everywhere {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			most := 20
+			if name == "redis" {
+				most = 1 << 30
+			}
+			playAll(t, newBook(t, pipeline.StoreConfig{URL: url(t)}), most)
+		})
+	}
+}
+
+// playAll plays as many games as rapid asks for, most at most.
+func playAll(t *testing.T, base *book, most int) {
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		runs++
+		if runs++; runs > most {
+			return
+		}
 		g := &game{T: rt, b: &book{T: t, store: base.store, root: fmt.Sprintf("%s-%d}", base.root[:len(base.root)-1], runs), now: start}}
 		g.play()
 	})

@@ -30,13 +30,22 @@ type book struct {
 // ended long ago by its own clock.
 const start = int64(3373963200250)
 
-// onBoth runs test on Redis and on the embedded store. I4
-func onBoth(t *testing.T, test func(b *book)) {
+// everywhere is what the ledger runs on: a node, a cluster with replicas, a Sentinel set.
+var everywhere = map[string]func(*testing.T) string{
+	"redis":    func(t *testing.T) string { return lab.SharedRedis(t).URL() },
+	"cluster":  func(t *testing.T) string { return lab.SharedCluster(t).URL() },
+	"sentinel": func(t *testing.T) string { return lab.SharedSentinel(t).URL() },
+}
+
+// onAll runs test on each kind of Redis and on the embedded store. I4
+func onAll(t *testing.T, test func(b *book)) {
 	t.Helper()
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		test(newBook(t, pipeline.StoreConfig{URL: lab.SharedRedis(t).URL()}))
-	})
+	for name, url := range everywhere {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newBook(t, pipeline.StoreConfig{URL: url(t)}))
+		})
+	}
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		test(newBook(t, pipeline.StoreConfig{URL: "redis://" + miniredis.RunT(t).Addr(), Simple: true}))

@@ -9,7 +9,7 @@ import (
 // Periods are the calendar's: names, ends, and the expiry of what counts in them, over leap years and ends of years.
 func TestPeriods(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		created := time.Date(2072, 2, 28, 22, 30, 15, 0, time.UTC)
 		for _, day := range []string{"2072-02-29", "2072-03-01", "2072-12-31", "2073-01-01", "2074-12-30", "2074-12-31", "2075-12-29",
 			"2076-02-28", "2076-02-29", "2076-03-01", "2076-12-27", "2076-12-28", "2077-01-03", "2077-01-04", "2079-12-31", "2080-01-01",

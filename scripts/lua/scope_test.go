@@ -15,7 +15,7 @@ func tagged(names string) func(*AdmitArgs) {
 // Every kind of scope with every kind of limit: it refuses by its own name, and what another refuses it has not counted.
 func TestAdmitEveryScope(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k1", "team", "search", "user", "ann", "tags", "nightly, blue")
 		b.hset("", "created_at", "0")
 		ask := []func(*AdmitArgs){enduser("u1"), tagged("red,green"), hold(5), tokens(5, 0, 5)}
@@ -66,7 +66,7 @@ func TestAdmitEveryScope(t *testing.T) {
 // A made-up end user costs one read and leaves nothing behind.
 func TestAdmitMadeUpScopes(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		s := b.admitted(enduser("nobody"), tagged("x,y"), hold(5))
 		b.settle(s, Replaced)
 		if d := b.dump(); strings.Contains(d, "nobody") || strings.Contains(d, "tag:") {
@@ -78,7 +78,7 @@ func TestAdmitMadeUpScopes(t *testing.T) {
 // The record of a lost request names its tags, those of the key's policy too.
 func TestLostRecordNamesTheTags(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		for i, c := range []struct{ policy, sent, label, want string }{
 			{"", "", "[]", "[]"}, {"a,b", "", "[]", "[a b]"}, {"a,b", "b,c", `["b","c"]`, "[a b c]"}, {"", "c", `["c"]`, "[c]"}, {"c", "c", `["c"]`, "[c]"},
 		} {
@@ -96,7 +96,7 @@ func TestLostRecordNamesTheTags(t *testing.T) {
 // Bytes become tokens with what was learned; a sample moves a mean by 5 % at most and never out of its range.
 func TestLearnedFigures(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		ask := func(a *AdmitArgs) { a.PromptBytes, a.Choices = 4000, 2 }
 		r := b.admit(ask)
 		if r.BytesPerToken != 4000 || r.UsualOutput != 256 || r.HeldTokens != 1000+512 {
@@ -138,7 +138,7 @@ func TestLearnedFigures(t *testing.T) {
 // The usual settlement and the general one do the same.
 func TestSettleTakesTheClaimApart(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		var dumps [2]string
 		for i, apart := range []bool{false, true} {
 			b.do("DEL", "")

@@ -60,7 +60,7 @@ func (b *book) minute(requests, tokens int64) {
 
 func TestSettleReplacesTheHoldOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000), tokens(10, 100, 64))
 		b.minute(1, 74)
@@ -86,7 +86,7 @@ func TestSettleReplacesTheHoldOnce(t *testing.T) {
 // DESIGN 6: left while queued and the like give everything back.
 func TestSettleGivesBack(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		first := b.admitted(hold(1000), tokens(10, 100, 64))
 		second := b.admitted(hold(1000), tokens(10, 100, 64))
@@ -107,7 +107,7 @@ func TestSettleGivesBack(t *testing.T) {
 // A correction goes to the second it was taken in, also when that left the sum meanwhile.
 func TestSettleAfterTheCellLeft(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		early, late := b.admitted(tokens(10, 0, 64)), b.admitted(tokens(10, 0, 64))
 		for _, step := range []int64{20000, 20000, 19000} {
@@ -132,7 +132,7 @@ func TestSettleAfterTheCellLeft(t *testing.T) {
 // A scope without tpm counts requests only; giving back works there too.
 func TestSettleOfAScopeThatCountsRequestsOnly(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "rpm", "10")
 		first, second := b.admitted(tokens(10, 0, 64)), b.admitted(tokens(10, 0, 64))
 		first.Completion = 500
@@ -150,7 +150,7 @@ func TestSettleOfAScopeThatCountsRequestsOnly(t *testing.T) {
 
 func TestSettleChargesThePeriodOfAdmission(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000))
 		b.now += 13 * 3600000 // 1 December
@@ -165,7 +165,7 @@ func TestSettleChargesThePeriodOfAdmission(t *testing.T) {
 
 func TestSettleOfALostAdmission(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000))
 		old := b.admitted(hold(1000))
@@ -195,7 +195,7 @@ func TestSettleOfALostAdmission(t *testing.T) {
 // The admission's reply was lost: the gateway settles without a claim and for nothing.
 func TestSettleWithoutAClaim(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000), tokens(10, 0, 64)) // applied
 		b.settle(SettleArgs{RID: s.RID, Record: s.Record}, Replaced)
@@ -219,7 +219,7 @@ func TestSettleWithoutAClaim(t *testing.T) {
 
 func TestExpireChargesTheHoldOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000), tokens(10, 100, 64))
 		mine := b.admitted(hold(5), owner("r2"))
@@ -263,7 +263,7 @@ func TestExpireChargesTheHoldOnce(t *testing.T) {
 // A reservation nobody renews is settled by the next admissions, two at a time.
 func TestAdmitSettlesWhatHasLapsed(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.hset(":key:k1", "parallel", "3", "budget_usd", "1")
 		for range 3 {
 			b.admitted(hold(10), owner("dead"))
@@ -291,7 +291,7 @@ func TestAdmitSettlesWhatHasLapsed(t *testing.T) {
 
 func TestRenew(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000), tokens(10, 100, 64))
 		other := b.admitted(owner("r2"))
@@ -336,7 +336,7 @@ func TestRenew(t *testing.T) {
 // What was settled an hour ago is forgotten, a few at a time.
 func TestSettleForgetsAfterAnHour(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		for i := range 120 {
 			rid := fmt.Sprint("old", i)
 			b.do("ZADD", ":settled", decimal(start), rid)
@@ -361,7 +361,7 @@ func TestSettleForgetsAfterAnHour(t *testing.T) {
 // I2 for settle, and for what renew and expire do to one reservation.
 func TestSettleTwoHalves(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.scoped()
 		s := b.admitted(hold(1000), tokens(10, 100, 64))
 		for _, suffix := range append(b.counters(), ":open", ":reservations", ":parallel", ":rate:key:k1", ":rate:team:search", ":settled", ":usage") {
@@ -398,7 +398,7 @@ func TestSettleTwoHalves(t *testing.T) {
 // the counter can be read again.
 func TestWhatCannotLapseIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *book) {
+	onAll(t, func(b *book) {
 		b.key("k2", "budget_usd", "1")
 		rid := b.admitted(key("k2"), hold(1000)).RID
 		counter := ":spend:key:k2:2076-11"

@@ -15,6 +15,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type Config struct {
 	ConsulAddr    string // host:port or URL; "" = no Consul
 	ConsulService string // the name engines are registered under
 	Static        []Static
+	Roots         *x509.CertPool // authorities of https engines; nil: the system's
 }
 
 // knownFor is how long a model stays known after its last backend vanished.
@@ -76,7 +78,7 @@ type modelInfo struct {
 
 // New prepares a cluster; it asks nobody before Run.
 func New(cfg Config, store *catalogue.Store, log zerolog.Logger) *Cluster {
-	c := &Cluster{cfg: cfg, store: store, log: log, prober: newProber(), changed: make(chan struct{}, 1)}
+	c := &Cluster{cfg: cfg, store: store, log: log, prober: newProber(cfg.Roots), changed: make(chan struct{}, 1)}
 	c.complaints.log = log
 	c.current.Store(&view{})
 	for _, one := range cfg.Static {

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -151,13 +153,14 @@ func effective(declared []string, listed listing) []string {
 // must be the engine itself.
 type prober struct{ client *http.Client }
 
-func newProber() prober {
+func newProber(roots *x509.CertPool) prober {
 	return prober{&http.Client{
 		Transport: &http.Transport{
 			DialContext:            (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
 			MaxIdleConnsPerHost:    1,
 			IdleConnTimeout:        30 * time.Second,
 			TLSHandshakeTimeout:    3 * time.Second,
+			TLSClientConfig:        &tls.Config{RootCAs: roots},
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true,
 		},

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -107,9 +108,10 @@ type scrape[S any] struct {
 	err     error
 }
 
-// NewReadings prepares the readings of the replica of that name, as Board.Living has it; it asks nobody before Run.
-func NewReadings[S any](replica string, pools func() []*Pool, board Board[S], log zerolog.Logger) *Readings[S] {
-	return &Readings[S]{replica: replica, pools: pools, board: board, log: log, prober: newProber(),
+// NewReadings prepares the readings of the replica of that name, as Board.Living has it; it asks nobody before Run. roots are the
+// authorities of https engines; nil: the system's.
+func NewReadings[S any](replica string, pools func() []*Pool, board Board[S], roots *x509.CertPool, log zerolog.Logger) *Readings[S] {
+	return &Readings[S]{replica: replica, pools: pools, board: board, log: log, prober: newProber(roots),
 		work: make(chan scrape[S]), done: make(chan scrape[S], readWorkers),
 		mine: map[*Pool][]*Backend{}, meters: map[meterKey]*meter{}, busy: map[string]time.Time{}}
 }

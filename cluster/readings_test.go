@@ -114,7 +114,7 @@ func pagePool(name string, engines ...*pageEngine) *Pool {
 
 func runReadings(t *testing.T, b *board, log zerolog.Logger, pools ...*Pool) *Readings[int] {
 	t.Helper()
-	r := NewReadings("self", func() []*Pool { return pools }, b, log)
+	r := NewReadings("self", func() []*Pool { return pools }, b, nil, log)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.Run(ctx) }()
@@ -265,7 +265,7 @@ func TestReadingsFollowTheLiving(t *testing.T) { // R1
 	}
 	p := pagePool("p", engines...)
 	b := &board{}
-	r := NewReadings("self", func() []*Pool { return []*Pool{p} }, b, zerolog.Nop())
+	r := NewReadings("self", func() []*Pool { return []*Pool{p} }, b, nil, zerolog.Nop())
 	mine := func() (n int) {
 		for _, look := range r.due(time.Now()) {
 			n += len(look)
@@ -291,7 +291,7 @@ func TestReadingsFollowTheLiving(t *testing.T) { // R1
 func TestReadingsPace(t *testing.T) {
 	t.Parallel()
 	b := &board{}
-	r := NewReadings("self", nil, b, zerolog.Nop())
+	r := NewReadings("self", nil, b, nil, zerolog.Nop())
 	at := time.Now()
 	for _, c := range []struct {
 		after time.Duration
@@ -400,7 +400,7 @@ func TestReadingsWithoutMetricsAreOneLine(t *testing.T) {
 	e := startPage(t, "p", "b1", "", nil)
 	b := &board{living: []string{"self"}}
 	pools := []*Pool{pagePool("p", e)}
-	r := NewReadings("self", func() []*Pool { return pools }, b, zerolog.New(&log))
+	r := NewReadings("self", func() []*Pool { return pools }, b, nil, zerolog.New(&log))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.Run(ctx) }()

@@ -85,6 +85,8 @@ func (c *Config) checkListen(k *checker) {
 	k.is("HG_ADMIN_LISTEN", validListen(c.AdminListen), form)
 	k.both("HG_ADMIN_LISTEN", "HG_LISTEN", c.AdminListen != c.Listen || strings.HasSuffix(c.Listen, ":0"),
 		"must differ from HG_LISTEN")
+	k.both("HG_TLS_CERT", "HG_TLS_KEY", c.TLSCert != "" || c.TLSKey == "", "must be set where HG_TLS_KEY is")
+	k.both("HG_TLS_KEY", "HG_TLS_CERT", c.TLSKey != "" || c.TLSCert == "", "must be set where HG_TLS_CERT is")
 	if c.AdminToken == "" {
 		k.both("HG_ADMIN_TOKEN", "HG_ADMIN_LISTEN", !validListen(c.AdminListen) || isLoopback(c.AdminListen),
 			"must be set unless HG_ADMIN_LISTEN is a loopback address")

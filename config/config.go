@@ -19,6 +19,10 @@ type Config struct {
 	AdminListen string `env:"HG_ADMIN_LISTEN"` // host:port of the admin port
 	AdminToken  string `env:"HG_ADMIN_TOKEN"`  // "" only where the admin port is on loopback
 
+	TLSCert string `env:"HG_TLS_CERT"` // PEM file of the public port's certificate and its chain; "" = no TLS
+	TLSKey  string `env:"HG_TLS_KEY"`  // PEM file of its key
+	CAFile  string `env:"HG_CA_FILE"`  // PEM file of authorities that engines and rediss:// servers may be signed by, beside the system's; "" = none
+
 	RedisURL      string        `env:"HG_REDIS_URL"`
 	CacheRedisURL string        `env:"HG_CACHE_REDIS_URL"` // "" = the same Redis as RedisURL
 	RedisTimeout  time.Duration `env:"HG_REDIS_TIMEOUT"`   // of one call

@@ -16,6 +16,8 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"sync"
 	"time"
@@ -85,12 +87,13 @@ type Config struct {
 	StreamSilence     time.Duration // between events of a stream
 	RequestTimeout    time.Duration // of an answer that is not streamed
 	QueueWait         time.Duration
-	Attempts          int           // in all
-	ServeAlone        bool          // while Redis is away keys that passed before are served within a share of their limits
-	PromptBytes       int64         // prompts in memory at one time; 0: 1 GiB
-	ConnectTimeout    time.Duration // to an engine; 0: 2 s
-	BodyTimeout       time.Duration // of a request body that stands still; 0: 30 s
-	CORSOrigins       []string      // origins whose pages may call from a browser; * for all
+	Attempts          int            // in all
+	ServeAlone        bool           // while Redis is away keys that passed before are served within a share of their limits
+	PromptBytes       int64          // prompts in memory at one time; 0: 1 GiB
+	ConnectTimeout    time.Duration  // to an engine; 0: 2 s
+	EngineRoots       *x509.CertPool // authorities of https engines; nil: the system's
+	BodyTimeout       time.Duration  // of a request body that stands still; 0: 30 s
+	CORSOrigins       []string       // origins whose pages may call from a browser; * for all
 }
 
 // Deps are the parts the data plane calls.
@@ -145,7 +148,7 @@ func New(cfg Config, deps Deps) *Gateway {
 	g := &Gateway{
 		cfg:       cfg,
 		deps:      deps,
-		upstream:  newUpstream(upstreamConfig{ConnectTimeout: cfg.ConnectTimeout}),
+		upstream:  newUpstream(upstreamConfig{ConnectTimeout: cfg.ConnectTimeout, TLS: &tls.Config{RootCAs: cfg.EngineRoots}}),
 		prompts:   newPrompts(cfg.PromptBytes),
 		keepAlive: keepAliveEvery,
 		unpackers: newUnpackers(),

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -19,10 +20,11 @@ var ErrUnavailable = errors.New("redis unavailable")
 
 // StoreConfig says where a Redis is and how long a call may take.
 type StoreConfig struct {
-	Name    string        // in logs only
-	URL     string        // redis://a:1,b:2/0 (several: cluster seeds), rediss://, ?sentinel=name
-	Timeout time.Duration // of every call; zero: 450 ms
-	Simple  bool          // miniredis: RESP2, no client cache, scripts without their #! line
+	Name    string         // in logs only
+	URL     string         // redis://a:1,b:2/0 (several: cluster seeds), rediss://, ?sentinel=name
+	Timeout time.Duration  // of every call; zero: 450 ms
+	Roots   *x509.CertPool // of rediss:// servers; nil: the system's
+	Simple  bool           // miniredis: RESP2, no client cache, scripts without their #! line
 	Log     zerolog.Logger
 }
 
@@ -170,6 +172,11 @@ func clientOption(cfg StoreConfig) (rueidis.ClientOption, error) {
 	option.DisableCache = true
 	option.PipelineMultiplex = -1
 	option.AlwaysRESP2 = cfg.Simple
+	if option.TLSConfig != nil {
+		option.TLSConfig.RootCAs = cfg.Roots
+		option.TLSConfig.ServerName = "" // each node's certificate is for its own address, not for the first one's
+		option.Sentinel.TLSConfig = option.TLSConfig
+	}
 	option.Dialer.Timeout = 2 * time.Second
 	option.ConnWriteTimeout = 2 * time.Second
 	option.ReadBufferEachConn = 1 << 16

@@ -20,6 +20,10 @@ var ports struct {
 	next int
 }
 
+// FreePort returns a port for a listener that the lab does not start itself: a second one of a server, say. What is said of
+// freePort holds.
+func FreePort(t testing.TB) int { return freePort(t) }
+
 // freePort returns a port nobody listened on just now. Another test binary may still be faster: whoever starts a server
 // checks that it is its own which answers, and tries again with another port.
 func freePort(t testing.TB) int {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -40,6 +41,8 @@ type replica struct {
 	admin     *admin.Server
 
 	public, private net.Listener
+	certificate     *certificate   // of the public port; nil: it speaks cleartext
+	roots           *x509.CertPool // nil: the system's
 
 	leaving context.Context // ends when the replica begins to leave: with depart
 	depart  context.CancelFunc
@@ -64,10 +67,13 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 			return nil, err
 		}
 	}
+	if r.roots, err = authorities(cfg.CAFile); err != nil {
+		return nil, err
+	}
 	if err := r.buildStores(instead.simple); err != nil {
 		return nil, err
 	}
-	r.cluster = cluster.New(cluster.Config{ConsulAddr: cfg.ConsulAddr, ConsulService: cfg.ConsulService, Static: static(cfg.Backends)}, r.catalogue, log)
+	r.cluster = cluster.New(cluster.Config{ConsulAddr: cfg.ConsulAddr, ConsulService: cfg.ConsulService, Static: static(cfg.Backends), Roots: r.roots}, r.catalogue, log)
 
 	name := replicaName(cfg.ReplicaID)
 	r.name = name
@@ -85,6 +91,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	r.gateway = gateway.New(gateway.Config{
 		Replica: name, MaxBodyBytes: cfg.MaxBodyBytes, FirstTokenTimeout: cfg.FirstTokenTimeout, StreamSilence: cfg.StreamSilence,
 		RequestTimeout: cfg.RequestTimeout, QueueWait: cfg.QueueWait, Attempts: cfg.Attempts, ServeAlone: cfg.OnRedisDown == config.Serve, CORSOrigins: cfg.CORSOrigins,
+		EngineRoots: r.roots,
 	}, gateway.Deps{
 		Ledger: r.ledger, Placement: r.placement, Cache: cache, Responses: responses, Cluster: r.cluster, Catalogue: r.catalogue,
 		Pipeline: r.pipeline, UsageLog: r.usageLog, Observe: metrics.Observe, Log: log,
@@ -127,11 +134,11 @@ func (r *replica) buildStores(simple bool) (err error) {
 		simple = false
 	}
 	if r.store, err = pipeline.NewStore(pipeline.StoreConfig{Name: "redis", URL: r.cfg.RedisURL, Timeout: r.cfg.RedisTimeout,
-		Simple: simple, Log: r.log}); err != nil {
+		Roots: r.roots, Simple: simple, Log: r.log}); err != nil {
 		return fmt.Errorf("HG_REDIS_URL: %w", err)
 	}
 	if r.answers, err = pipeline.NewStore(pipeline.StoreConfig{Name: "cache", URL: cacheURL, Timeout: min(cacheTimeout, r.cfg.RedisTimeout),
-		Simple: simple, Log: r.log}); err != nil {
+		Roots: r.roots, Simple: simple, Log: r.log}); err != nil {
 		return fmt.Errorf("HG_CACHE_REDIS_URL: %w", err)
 	}
 	return nil
@@ -175,6 +182,11 @@ func (r *replica) settleDead(ctx context.Context, replica string) error {
 }
 
 func (r *replica) listen() (err error) {
+	if r.cfg.TLSCert != "" {
+		if r.certificate, err = openCertificate(r.cfg.TLSCert, r.cfg.TLSKey, r.log); err != nil {
+			return err
+		}
+	}
 	if r.public, err = listen("HG_LISTEN", r.cfg.Listen); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ type readings struct {
 
 // read asks engines until ctx ends.
 func (r *replica) read(ctx context.Context) error {
-	return cluster.NewReadings(r.name, r.cluster.Pools, readings{r.placement, r.pipeline}, r.log).Run(ctx)
+	return cluster.NewReadings(r.name, r.cluster.Pools, readings{r.placement, r.pipeline}, r.roots, r.log).Run(ctx)
 }
 
 // Living are the replicas that share the reading.

@@ -57,8 +57,12 @@ func connect(ctx context.Context, cfg config.Config, simple bool) (store *pipeli
 	wait, end := context.WithTimeout(ctx, commandTimeout)
 	defer end()
 	reason := &lastError{lasting: end}
+	roots, err := authorities(cfg.CAFile)
+	if err != nil {
+		return nil, nil, err
+	}
 	store, err = pipeline.NewStore(pipeline.StoreConfig{Name: "redis", URL: cfg.RedisURL, Timeout: commandTimeout,
-		Simple: simple, Log: zerolog.New(reason)})
+		Roots: roots, Simple: simple, Log: zerolog.New(reason)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("HG_REDIS_URL: %w", err)
 	}

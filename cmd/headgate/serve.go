@@ -26,7 +26,7 @@ func (s surroundings) serve() *cobra.Command {
 		Short:                 "Run one replica",
 		Long: `Runs one replica of the gateway until SIGTERM or SIGINT. On the signal /readyz answers 503 at once, requests are served
 for HG_NOTICE_TIME, then running ones get HG_DRAIN_TIME to end; a second signal cuts and bills what runs, exit status 1.
-SIGHUP opens the usage log anew (rename the file first) and reads the models file again.
+SIGHUP opens the usage log anew (rename the file first) and reads the models file and the certificate again.
 
 Logs go to stderr, usage records to HG_USAGE_LOG (default: stdout), metrics and readiness to HG_ADMIN_LISTEN.`,
 		Example: `  HG_REDIS_URL=redis://10.0.0.5:6379/0 HG_CONSUL_ADDR=127.0.0.1:8500 HG_CATALOG=models.yaml headgate serve
@@ -73,6 +73,7 @@ func (r *replica) run(ctx context.Context, how conduct) error {
 	base.start("admin port", func(ctx context.Context) error { return r.admin.Serve(ctx, r.private) })
 	work.start("scripts", r.loadScripts)
 	work.start("catalogue", r.catalogue.Watch)
+	work.start("certificate", r.certificate.watch)
 	work.start("usage log", r.rotateUsage)
 	work.start("cluster", r.cluster.Run)
 	work.start("ledger", r.ledger.Run)
@@ -80,7 +81,7 @@ func (r *replica) run(ctx context.Context, how conduct) error {
 	work.start("readings", r.read)
 	work.start("registration", r.register)
 	work.start("public port", func(context.Context) error {
-		if err := server.Serve(gateway.Listener(r.public)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(gateway.Listener(r.certificate.cover(r.public))); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

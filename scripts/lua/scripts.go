@@ -28,7 +28,7 @@ func All() []*pipeline.Script {
 	return []*pipeline.Script{
 		admitScript, extendScript, settleScript, renewScript, expireScript, allowedScript, // ledger
 		placeScript, releaseScript, beatScript, clearScript, failScript, readingScript, beforeScript, // placement
-		adoptScript, recountScript, weighScript,
+		adoptScript, recountScript, weighScript, unwellScript,
 		cacheWriteScript,
 		editScript, findScript, // directory
 		booksScript, // audit

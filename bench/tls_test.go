@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/lab"
 )
@@ -125,8 +126,12 @@ func TestTLSEverywhere(t *testing.T) {
 	cert, key = a.issue(t, "consul", 3)
 	consul := lab.Consul(t, "-hcl", `ports { https = `+strconv.Itoa(consulPort)+` } cert_file = "`+cert+`" key_file = "`+key+`"`)
 	s := &stack{redis: redis, consul: consul}
-	engine := s.addEngine(t, "plain", fast)
-	registerAs(t, consul, "b1", "127.0.0.1:"+strconv.Itoa(a.before(t, engine.Addr)),
+	plain, err := engine.Start(engine.Options{Models: []string{"secure"}, Speed: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = plain.Close() })
+	registerAs(t, consul, "b1", "127.0.0.1:"+strconv.Itoa(a.before(t, plain.Addr)),
 		map[string]string{"model": "secure", "slots": "8", "scheme": "https"})
 	cert, key = a.issue(t, "public", 7)
 	s.Fleet = fleet.Start(t, fleet.Options{Redis: "rediss://127.0.0.1:" + strconv.Itoa(redisPort), Consul: "https://127.0.0.1:" + strconv.Itoa(consulPort),

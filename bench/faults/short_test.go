@@ -1,0 +1,40 @@
+package faults
+
+import (
+	"testing"
+	"time"
+)
+
+const s = time.Second
+
+// TestShort plays the runs that every change has to pass, side by side.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	for _, r := range short {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			r.play(t)
+		})
+	}
+}
+
+var short = []run{
+	{
+		name: "a replica is killed and started again",
+		load: load{leave: 0.1, streams: 4, tokens: 200},
+		do: []step{
+			{at: 1 * s, what: "r1 is killed", do: killReplica(0)},
+			{at: 2 * s, what: "r1 is started", do: startReplica(0), repair: true},
+		},
+		may: []string{reset, cut},
+	},
+	{
+		name: "redis stands still for 5 s",
+		load: load{leave: 0.1, streams: 4},
+		do: []step{
+			{at: 1 * s, what: "redis is frozen", do: freezeRedis},
+			{at: 6 * s, what: "redis goes on", do: thawRedis, repair: true},
+		},
+		may: []string{"503 redis_unavailable"},
+	},
+}

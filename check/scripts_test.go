@@ -122,6 +122,9 @@ func splitScript(source string) (header []string, code string) {
 func TestScriptHeadersMatchTheCode(t *testing.T) {
 	scripts := 0
 	for _, path := range files(t, ".lua") {
+		if strings.HasPrefix(path, "bench/peers/") { // what others would do, for comparison
+			continue
+		}
 		source := read(t, path)
 		header, code := splitScript(source)
 		if len(header) == 0 {

@@ -32,6 +32,7 @@ func TestLoadReadsEveryVariable(t *testing.T) {
 	t.Parallel()
 	environ := map[string]string{
 		"HG_LISTEN": "127.0.0.1:1", "HG_ADMIN_LISTEN": "0.0.0.0:2", "HG_ADMIN_TOKEN": "secret-token",
+		"HG_TLS_CERT": "cert.pem", "HG_TLS_KEY": "key.pem", "HG_CA_FILE": "ca.pem",
 		"HG_REDIS_URL": "rediss://user:p%40ss@a:1,[::1]:2/0", "HG_CACHE_REDIS_URL": "redis://s1:26379,s2:26379/3?sentinel=main",
 		"HG_REDIS_TIMEOUT": "300ms", "HG_ON_REDIS_DOWN": "serve", "HG_CONSUL_ADDR": "127.0.0.1:8500",
 		"HG_CONSUL_SERVICE": "engines", "HG_CATALOG": "models.yaml", "HG_USAGE_LOG": "usage.log", "HG_SPOOL_DIR": "spool",
@@ -78,7 +79,7 @@ func TestLoadNamesAllFaultsOnOneLine(t *testing.T) { // C1, C3
 		"HG_REDIS_URL=redis://user:hunter2@:1", "HG_CACHE_REDIS_URL=http://hunter2", "HG_ADMIN_LISTEN=:9090",
 		"HG_BACKENDS=a b=http://x:1,q=ftp://x,q=http://x:1;slots=0,q=http://x:1;weight=2,q=http://u:hunter2@x:1,q=http://y:1,q=http://y:1",
 		"HG_REQUEST_TIMEOUT=10s", "HG_QUEUE_WAIT=20s", "HG_ON_REDIS_DOWN=explode", "HG_CORS_ORIGINS=https://x/path",
-		"HG_LOG_LEVEL=loud\nline", "HG_REPLICA_ID=a|b",
+		"HG_LOG_LEVEL=loud\nline", "HG_REPLICA_ID=a|b", "HG_TLS_KEY=key.pem",
 	})
 	if err == nil {
 		t.Fatal("accepted")
@@ -99,7 +100,7 @@ func TestLoadNamesAllFaultsOnOneLine(t *testing.T) { // C1, C3
 		`HG_BACKENDS: entry 1: "a b" is not a pool's name`, "entry 2: must have an http or https URL", "entry 3: slots must be from 1",
 		`entry 4: unknown field "weight"`, "entry 5: the URL must have no credentials", `entry 7: the id "y:1" stands there twice`,
 		"HG_QUEUE_WAIT: must not be longer than HG_REQUEST_TIMEOUT (10s)", "HG_ON_REDIS_DOWN: must be reject or serve",
-		`HG_CORS_ORIGINS: "https://x/path" is not an origin`, "HG_LOG_LEVEL: must be one of", "HG_REPLICA_ID: must be 1 to 64",
+		`HG_CORS_ORIGINS: "https://x/path" is not an origin`, "HG_LOG_LEVEL: must be one of", "HG_REPLICA_ID: must be 1 to 64", "HG_TLS_CERT: must be set where HG_TLS_KEY is",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in: %s", want, text)

@@ -123,3 +123,31 @@ func periodName(spec string, now, created time.Time) string {
 	start := from + (passed - ((passed%length)+length)%length)
 	return fmt.Sprintf("%s@%d", spec, start)
 }
+
+// periodEnd is when the period of that name ends; zero for total and for what is no period's name.
+func periodEnd(name string) time.Time {
+	if spec, from, ok := strings.Cut(name, "@"); ok && periodForm.MatchString(spec) {
+		count, err1 := strconv.ParseInt(spec[:len(spec)-1], 10, 64)
+		start, err2 := strconv.ParseInt(from, 10, 64)
+		if err1 != nil || err2 != nil {
+			return time.Time{}
+		}
+		return time.Unix(start+count*map[byte]int64{'s': 1, 'm': 60, 'h': 3600, 'd': 86400}[spec[len(spec)-1]], 0).UTC()
+	}
+	if year, week, ok := strings.Cut(name, "-W"); ok {
+		y, err1 := strconv.Atoi(year)
+		w, err2 := strconv.Atoi(week)
+		if err1 != nil || err2 != nil {
+			return time.Time{}
+		}
+		fourth := time.Date(y, 1, 4, 0, 0, 0, 0, time.UTC) // it lies in week 1
+		return fourth.AddDate(0, 0, 7*w-(int(fourth.Weekday())+6)%7)
+	}
+	if day, err := time.Parse("2006-01-02", name); err == nil {
+		return day.AddDate(0, 0, 1)
+	}
+	if month, err := time.Parse("2006-01", name); err == nil {
+		return month.AddDate(0, 1, 0)
+	}
+	return time.Time{}
+}

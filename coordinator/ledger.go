@@ -48,6 +48,7 @@ type Ledger struct {
 	acked     acked
 	local     local
 	health    health
+	primaries primaries
 	wake      chan struct{} // to Run: a tenant's set is to be written
 }
 
@@ -236,7 +237,7 @@ func (l *Ledger) declareSettlement(b *pipeline.Batch, s Settlement) *pipeline.Ha
 // settled forgets an acknowledged settlement.
 func (l *Ledger) settled(s Settlement, done lua.Settled) {
 	l.open.remove(s.Tenant, s.RID)
-	l.acked.add(s, l.cfg.Clock(), l.health.isBad())
+	l.acked.add(s, l.cfg.Clock(), l.health.isBad() || l.primaries.isHidden())
 	l.health.ok()
 	switch done {
 	case lua.Recharged:

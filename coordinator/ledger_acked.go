@@ -43,8 +43,8 @@ func (a *acked) take() []keptSettlement {
 	return list
 }
 
-// repeatAcked sends again what was acknowledged shortly before Redis failed: it may have failed over to a replica that never
-// had it. Where it did not, the repeats change nothing. // L2
+// repeatAcked sends again what was acknowledged shortly before Redis failed, or its primary changed: it may have failed over to
+// a replica that never had it. Where it did not, the repeats change nothing. // L2
 func (l *Ledger) repeatAcked() {
 	if !l.health.cameBack() {
 		return

@@ -27,7 +27,7 @@ type health struct {
 	log     zerolog.Logger
 	mu      sync.Mutex
 	bad     bool
-	back    bool // it was bad and is not any more, and nobody has acted on that
+	back    bool // it was bad and is not any more, or was replaced, and nobody has acted on that
 	tenants map[string]*trip
 }
 
@@ -59,6 +59,13 @@ func (h *health) ok() {
 	}
 }
 
+// replaced notes that what was acknowledged last may be gone.
+func (h *health) replaced() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.back = true
+}
+
 // isBad is true between a failure and the next success.
 func (h *health) isBad() bool {
 	h.mu.Lock()
@@ -66,7 +73,7 @@ func (h *health) isBad() bool {
 	return h.bad
 }
 
-// cameBack is true once after each recovery.
+// cameBack is true once after each recovery, and each change of primary.
 func (h *health) cameBack() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -37,6 +37,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 		case <-adopt.C:
 			l.adopt()
 		case <-retry.C:
+			l.watchPrimaries(ctx)
 			l.repeatAcked()
 			l.retry(ctx)
 			l.announce(ctx, false)

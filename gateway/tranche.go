@@ -17,6 +17,7 @@ const leastTranche = 128
 type tranche struct {
 	bound   int64        // tokens, the most the answers may have; 0: no tranches
 	granted atomic.Int64 // tokens the hold covers
+	credit  atomic.Int64 // tokens beyond these that pass although nothing holds them: the reservation went with a primary
 	refused atomic.Bool  // the last top-up was answered and granted nothing more
 	busy    atomic.Bool  // a top-up is under way
 }
@@ -29,20 +30,27 @@ func (r *request) topUp(seen sse.End) (covered bool) {
 		return true
 	}
 	used := r.outputSeen(seen)
-	granted := t.granted.Load()
-	if used >= granted && t.refused.Load() {
+	granted, credit := t.granted.Load(), t.credit.Load()
+	if used >= granted+credit && t.refused.Load() {
 		return false
 	}
-	if granted >= t.bound || used < granted/2 || t.refused.Load() || !t.busy.CompareAndSwap(false, true) {
+	if granted+credit >= t.bound || used < (granted+credit)/2 || t.refused.Load() || !t.busy.CompareAndSwap(false, true) {
 		return true
 	}
-	total := min(t.bound, max(2*granted, used+leastTranche))
+	total := min(t.bound, max(2*(granted+credit), used+leastTranche))
 	post := r.g.deps.Pipeline.Post()
 	post.With(func(b *pipeline.Batch) {
 		r.g.deps.Ledger.Extend(b, r.key.tenant, r.record.RID, total).Then(func(g coordinator.Granted, err error) {
-			if err == nil {
+			switch {
+			case err != nil: // it asks again
+			case g.Tokens == 0:
+				// Nobody refused: Redis does not know the reservation, or took this replica for dead. The stream goes on, asks
+				// again later, and is charged in full.
+				t.credit.Store(total - granted)
+			default:
 				t.refused.Store(g.Tokens <= granted)
 				t.granted.Store(max(granted, g.Tokens))
+				t.credit.Store(0)
 			}
 			t.busy.Store(false)
 		})

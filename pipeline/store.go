@@ -181,6 +181,7 @@ func clientOption(cfg StoreConfig) (rueidis.ClientOption, error) {
 	option.ConnWriteTimeout = 2 * time.Second
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16
+	followPrimaries(&option)
 	return option, nil
 }
 

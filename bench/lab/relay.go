@@ -24,6 +24,7 @@ type RelayServer struct {
 	accepted int
 	up, down int64
 	segments []Segment
+	loss     loss
 	running  sync.WaitGroup
 }
 
@@ -201,6 +202,9 @@ func (r *RelayServer) direction(conn int, up bool, from, to net.Conn) {
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := from.Read(buf)
+			if n > 0 && r.loses(conn, up, buf[:n], from, to) {
+				return
+			}
 			if n > 0 {
 				select {
 				case queue <- r.note(conn, up, buf[:n]):

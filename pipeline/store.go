@@ -170,6 +170,7 @@ func clientOption(cfg StoreConfig) (rueidis.ClientOption, error) {
 	option.Sentinel.MasterSet = sentinel
 	option.DisableRetry = true
 	option.DisableCache = true
+	option.ClientSetInfo = rueidis.DisableClientSetInfo // a user with few rights would be refused it, before 7.2 always
 	option.PipelineMultiplex = -1
 	option.AlwaysRESP2 = cfg.Simple
 	if option.TLSConfig != nil {

@@ -9,11 +9,11 @@ import (
 )
 
 // keepsKeys is nil when the Redis of the ledger throws nothing away: an evicted counter is a budget that is full again.
-// Where CONFIG is forbidden INFO tells the same; where both are, nothing can be said against it.
+// INFO tells it, or else CONFIG; where both are forbidden, nothing can be said against it.
 func keepsKeys(ctx context.Context, store *pipeline.Store) error {
-	policy := configured(ctx, store)
+	policy := informed(ctx, store)
 	if policy == "" {
-		policy = informed(ctx, store)
+		policy = configured(ctx, store)
 	}
 	if strings.HasPrefix(policy, "allkeys-") || strings.HasPrefix(policy, "volatile-") {
 		return fmt.Errorf("maxmemory-policy is %s: it would evict budgets and limits; set it to noeviction", policy)

@@ -32,13 +32,16 @@ type Backend struct {
 // zero value is out of use.
 type state struct {
 	up   atomic.Bool
+	out  atomic.Bool  // all its readers found it unwell at its address; as the rounds say
 	seen atomic.Int64 // Unix ms of the last good check
 }
 
-// Healthy reports whether the engine answered its last health checks and lists a
-// model it is registered for. A backend just seen is not healthy before its
-// first good check.
-func (b *Backend) Healthy() bool { return b.state != nil && b.state.up.Load() && len(b.Models) > 0 }
+// Healthy reports whether the engine answered its last health checks, lists a
+// model it is registered for, and is not out of use for the whole fleet. A
+// backend just seen is not healthy before its first good check.
+func (b *Backend) Healthy() bool {
+	return b.state != nil && b.state.up.Load() && !b.state.out.Load() && len(b.Models) > 0
+}
 
 // Usable reports whether a new request may go there: healthy, not draining, no
 // critical check in Consul.

@@ -11,6 +11,8 @@
 //	L5  Consul away or empty-handed for a moment changes nothing.
 //	L6  There are never more than 5 queries to Consul in a second, and an index that fell or is 0 is not waited for.
 //	L7  A refused connection takes a backend out at once, anything else only three times in a row.
+//	L8  With the board of health there, a backend is checked every second by two living replicas, and out of use for all when both find it unwell.
+//	L9  With the board away every replica checks every backend itself, and believes itself alone.
 package cluster
 
 import (
@@ -50,6 +52,7 @@ type Cluster struct {
 	answered atomic.Bool   // Consul has given a list
 	consulUp atomic.Bool   // its last query was answered
 	changed  chan struct{} // a new snapshot is due
+	turned   chan struct{} // a backend has become well or unwell
 
 	mu     sync.Mutex
 	static []spec
@@ -78,7 +81,7 @@ type modelInfo struct {
 
 // New prepares a cluster; it asks nobody before Run.
 func New(cfg Config, store *catalogue.Store, log zerolog.Logger) *Cluster {
-	c := &Cluster{cfg: cfg, store: store, log: log, prober: newProber(cfg.Roots), changed: make(chan struct{}, 1)}
+	c := &Cluster{cfg: cfg, store: store, log: log, prober: newProber(cfg.Roots), changed: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
 	c.complaints.log = log
 	c.current.Store(&view{})
 	for _, one := range cfg.Static {
@@ -185,6 +188,7 @@ const ConnectFailed Failure = 1
 func (c *Cluster) ReportFailure(b *Backend, kind Failure) {
 	if e, ok := c.engines.Load(b.ID); ok && kind == ConnectFailed {
 		e.(*engine).fail(b.Addr)
+		c.turn()
 	}
 }
 
@@ -221,7 +225,7 @@ func (c *Cluster) reconcile(ctx context.Context, running *sync.WaitGroup) {
 		own, cancel := context.WithCancel(ctx)
 		e.cancel = cancel
 		c.engines.Store(id, e)
-		running.Go(func() { e.run(own, c.prober, c.notify) })
+		running.Go(func() { e.run(own, c.prober, func() { c.notify(); c.turn() }) })
 		c.log.Info().Str("backend", id).Str("address", s.addr).Msg("backend registered")
 	}
 	c.engines.Range(func(id, e any) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,11 +14,13 @@ type engine struct {
 	state  state
 	wake   chan time.Duration // check again after this long
 	cancel context.CancelFunc
+	others atomic.Bool // other replicas look at it for this one
 
 	mu        sync.Mutex
 	spec      spec
 	placement int // counts the addresses the member has had
 	tally     tally
+	checked   bool    // at this address
 	listed    listing // the last one; nil = none yet
 	listAgain time.Time
 	story     story
@@ -52,9 +55,10 @@ func (e *engine) update(s spec) {
 		return
 	}
 	e.placement++
-	e.tally, e.listed, e.listAgain = tally{}, nil, time.Time{}
+	e.tally, e.checked, e.listed, e.listAgain = tally{}, false, nil, time.Time{}
 	e.story.told = untold
 	e.state.up.Store(false)
+	e.state.out.Store(false)
 	e.hurry(0)
 }
 
@@ -94,7 +98,7 @@ func (e *engine) publish() {
 func (e *engine) run(ctx context.Context, p prober, changed func()) {
 	for {
 		e.check(ctx, p, changed)
-		pause := time.NewTimer(jittered(checkEvery))
+		pause := time.NewTimer(jittered(e.pace()))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -109,6 +113,46 @@ func (e *engine) run(ctx context.Context, p prober, changed func()) {
 			case <-pause.C:
 			}
 		}
+	}
+}
+
+// pace is the time between two checks. Whom others look at for this replica is
+// asked as often as it is asked for its models, for as long as all is well.
+func (e *engine) pace() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.others.Load() && e.tally.up {
+		return listEvery
+	}
+	return checkEvery
+}
+
+// lookedAt says whether other replicas look at the engine for this one.
+func (e *engine) lookedAt(byOthers bool) {
+	if e.others.Swap(byOthers) && !byOthers {
+		e.hurry(0)
+	}
+}
+
+// verdict is what this replica's own checks say of the engine, and where it was
+// asked; known is false before the first check there.
+func (e *engine) verdict() (place string, unwell, known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.spec.host, !e.tally.up, e.checked
+}
+
+// ruled says that the fleet has it out of use at a place, or not.
+func (e *engine) ruled(place string, out bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out = out && place == e.spec.host
+	if e.state.out.Swap(out) != out && e.tally.up {
+		line, text := e.story.log.Info(), "backend is used again: a reader finds it well"
+		if out {
+			line, text = e.story.log.Warn(), "backend out of use: its readers find it unwell"
+		}
+		line.Str("backend", e.spec.id).Str("address", e.spec.addr).Msg(text)
 	}
 }
 
@@ -160,7 +204,7 @@ func (e *engine) file(placement int, result outcome, asked bool, listed listing)
 		e.state.seen.Store(time.Now().UnixMilli())
 	}
 	before := e.tally.up
-	e.tally = e.tally.after(result)
+	e.tally, e.checked = e.tally.after(result), true
 	if !serves {
 		e.tally.up = false
 	}
@@ -178,6 +222,6 @@ func (e *engine) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.placement++
-	e.tally = tally{}
+	e.tally, e.checked = tally{}, false
 	e.state.up.Store(false)
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/zeebo/xxh3"
 )
 
 // Reading is what one engine said of itself.
@@ -64,8 +62,6 @@ const (
 	// readPause follows a failed reading, twice as long each time up to longestPause: many engines have no /metrics.
 	readPause    = time.Second
 	longestPause = 15 * time.Second
-	// readers is how many replicas read one backend, so that a dead one leaves no gap.
-	readers = 2
 	// readWorkers bounds the requests to engines at a time.
 	readWorkers = 32
 	// lookSize bounds a Look.
@@ -80,19 +76,17 @@ const (
 //	R3  No engine is asked again before it has answered or 4 s have passed; at most 32 are asked at a time.
 //	R4  An engine that does not answer delays no other's reading by more than a round.
 type Readings[S any] struct {
-	replica string
-	pools   func() []*Pool
-	board   Board[S]
-	log     zerolog.Logger
-	prober  prober
+	pools  func() []*Pool
+	board  Board[S]
+	log    zerolog.Logger
+	prober prober
 
 	work chan scrape[S]
 	done chan scrape[S] // with a place for each worker, so that none waits for the next round
 
 	// Of Run's goroutine alone.
 	looks  int // so far
-	living []string
-	mine   map[*Pool][]*Backend // what this replica reads, while living is as it was
+	share  share
 	meters map[meterKey]*meter
 	busy   map[string]time.Time // by pool: when it last had requests
 }
@@ -111,9 +105,9 @@ type scrape[S any] struct {
 // NewReadings prepares the readings of the replica of that name, as Board.Living has it; it asks nobody before Run. roots are the
 // authorities of https engines; nil: the system's.
 func NewReadings[S any](replica string, pools func() []*Pool, board Board[S], roots *x509.CertPool, log zerolog.Logger) *Readings[S] {
-	return &Readings[S]{replica: replica, pools: pools, board: board, log: log, prober: newProber(roots),
+	return &Readings[S]{pools: pools, board: board, log: log, prober: newProber(roots),
 		work: make(chan scrape[S]), done: make(chan scrape[S], readWorkers),
-		mine: map[*Pool][]*Backend{}, meters: map[meterKey]*meter{}, busy: map[string]time.Time{}}
+		share: share{replica: replica}, meters: map[meterKey]*meter{}, busy: map[string]time.Time{}}
 }
 
 // Run reads until ctx ends; it returns nil.
@@ -159,12 +153,12 @@ func (r *Readings[S]) round(ctx context.Context) {
 // due is the backends that this replica reads and that are to be asked now, by pool.
 func (r *Readings[S]) due(now time.Time) (looks [][]*Backend) {
 	pools := r.pools()
-	r.assign(pools)
+	r.share.of(pools, r.board.Living())
 	reads := make(map[meterKey]bool, len(r.meters))
 	for _, p := range pools {
 		every := r.pace(p.Name, now)
 		var due []*Backend
-		for _, b := range r.mine[p] {
+		for _, b := range r.share.mine[p] {
 			key := meterKey{b.Pool, b.ID}
 			reads[key] = true
 			if b.Healthy() && r.meter(key, b.Host).due(now, every) {
@@ -181,38 +175,6 @@ func (r *Readings[S]) due(now time.Time) (looks [][]*Backend) {
 		}
 	}
 	return looks
-}
-
-// assign finds what this replica reads. It hashes only when replicas or backends have changed. // R1
-func (r *Readings[S]) assign(pools []*Pool) {
-	living := r.board.Living()
-	before := r.mine
-	if !slices.Equal(living, r.living) {
-		r.living, before = slices.Clone(living), nil
-	}
-	r.mine = make(map[*Pool][]*Backend, len(pools))
-	for _, p := range pools {
-		if mine, ok := before[p]; ok {
-			r.mine[p] = mine
-			continue
-		}
-		for _, b := range p.Backends {
-			if slices.Contains(readersOf(b, living), r.replica) {
-				r.mine[p] = append(r.mine[p], b)
-			}
-		}
-		if r.mine[p] == nil {
-			r.mine[p] = []*Backend{}
-		}
-	}
-}
-
-// readersOf is which of the living replicas read b.
-func readersOf(b *Backend, living []string) []string {
-	weight := func(replica string) uint64 { return xxh3.HashString(replica + "\n" + b.Pool + "\n" + b.ID) }
-	sorted := slices.Clone(living)
-	slices.SortFunc(sorted, func(x, y string) int { return cmp.Or(cmp.Compare(weight(x), weight(y)), cmp.Compare(x, y)) })
-	return sorted[:min(readers, len(sorted))]
 }
 
 // pace is how often the backends of a pool are read.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
 
 	"github.com/headgate/headgate/cluster"
 	"github.com/headgate/headgate/coordinator"
@@ -16,9 +17,14 @@ type readings struct {
 	pipeline  *pipeline.Pipeline
 }
 
-// read asks engines until ctx ends.
+// read asks engines, and shares what it learns of them, until ctx ends.
 func (r *replica) read(ctx context.Context) error {
-	return cluster.NewReadings(r.name, r.cluster.Pools, readings{r.placement, r.pipeline}, r.roots, r.log).Run(ctx)
+	board := readings{r.placement, r.pipeline}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.cluster.ShareHealth(ctx, r.name, board) })
+	err := cluster.NewReadings(r.name, r.cluster.Pools, board, r.roots, r.log).Run(ctx)
+	wg.Wait()
+	return err
 }
 
 // Living are the replicas that share the reading.
@@ -62,4 +68,25 @@ func (r readings) Publish(ctx context.Context, all []cluster.Published[coordinat
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// Share tells the fleet what this replica found of engines' health.
+func (r readings) Share(ctx context.Context, all []cluster.Told) []cluster.Heard {
+	batch, replies := r.pipeline.Batch(), make([]*pipeline.Handle[[]coordinator.OutOfUse], len(all))
+	for i, t := range all {
+		found := make([]coordinator.Finding, len(t.Findings))
+		for j, f := range t.Findings {
+			found[j] = coordinator.Finding(f)
+		}
+		replies[i] = r.placement.Findings(batch, t.Pool, found...)
+	}
+	heard := make([]cluster.Heard, len(all))
+	for i, reply := range replies {
+		out, err := reply.Wait(ctx)
+		heard[i].Err = err
+		for _, o := range out {
+			heard[i].Out = append(heard[i].Out, cluster.OutOfUse(o))
+		}
+	}
+	return heard
 }

@@ -21,14 +21,23 @@ type Finding struct {
 // OutOfUse is a backend that all its readers found unwell at a place.
 type OutOfUse struct{ Backend, Place string }
 
-// Unwell declares what a replica found (at most 64) below the root of a pool; the result is who is out of use there.
-func Unwell(b *pipeline.Batch, s *pipeline.Store, root, replica string, found []Finding) *pipeline.Handle[[]OutOfUse] {
+// Unwell declares what a replica found (at most 64) below the root of a pool and gives the caller's own reading of who is out
+// of use there.
+func Unwell[T any](b *pipeline.Batch, s *pipeline.Store, root, replica string, found []Finding, as func([]OutOfUse) T) *pipeline.Handle[T] {
 	args := make([]string, 0, 1+4*len(found))
 	args = append(args, replica)
 	for _, f := range found {
 		args = append(args, f.Backend, f.Place, strconv.Itoa(f.Readers), flag(f.Unwell))
 	}
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: unwellScript, Key: root, Args: args}, readUnwell)
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: unwellScript, Key: root, Args: args},
+		func(m rueidis.RedisMessage) (T, error) {
+			out, err := readUnwell(m)
+			if err != nil {
+				var none T
+				return none, err
+			}
+			return as(out), nil
+		})
 }
 
 func readUnwell(m rueidis.RedisMessage) ([]OutOfUse, error) {

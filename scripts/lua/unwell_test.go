@@ -14,7 +14,7 @@ func (p *pool) found(replica string, unwell bool) bool {
 
 func (p *pool) unwell(replica string, found ...lua.Finding) []lua.OutOfUse {
 	p.t.Helper()
-	return wait(p, lua.Unwell(p.pipes.Batch(), p.store, p.root, replica, found))
+	return wait(p, lua.Unwell(p.pipes.Batch(), p.store, p.root, replica, found, func(out []lua.OutOfUse) []lua.OutOfUse { return out }))
 }
 
 // Two readers that agree take a backend out of use for new requests and for those that wait; one that finds it well brings

@@ -26,7 +26,7 @@ type run struct {
 	forgets bool
 	// crowds: engines may for a time have more requests than slots, because somebody lost count on purpose.
 	crowds bool
-	then2  func(*testing.T, *world, *books) // further checks
+	check  func(*testing.T, *world, *books) // further ones
 }
 
 // step is one thing that happens, at a time counted from the first second of traffic.
@@ -88,8 +88,8 @@ func (r run) play(t *testing.T) figures {
 	}
 	f := r.judge(t, b, first, repaired)
 	w.compare(t, before, &f)
-	if r.then2 != nil {
-		r.then2(t, w, b)
+	if r.check != nil {
+		r.check(t, w, b)
 	}
 	f.print(t)
 	if testing.Verbose() {
@@ -205,12 +205,7 @@ func (r run) money(t *testing.T, b *books, f *figures) {
 			t.Errorf("%s: Redis says %d nano-dollars were spent, the records %d", name, b.spent[name], b.billed[name])
 		}
 	}
-	budget := int64(0)
-	if _, err := fmt.Sscanf(strings.ReplaceAll(b.w.budget, "/month", ""), "%f", new(float64)); err == nil {
-		var usd float64
-		fmt.Sscanf(b.w.budget, "%f", &usd)
-		budget = int64(usd * 1e9)
-	}
+	budget := int64(b.w.budget * 1e9)
 	if b.spent[tight] > budget+b.over[tight] { // I6
 		t.Errorf("%d nano-dollars spent of a budget of %d; the records say %d over", b.spent[tight], budget, b.over[tight])
 	}

@@ -38,3 +38,25 @@ var short = []run{
 		may: []string{"503 redis_unavailable"},
 	},
 }
+
+// The long runs are not played by `go test`, but what they say can be checked.
+func TestLongRunsCanBePlayed(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
+	for _, r := range append(append([]run{}, short...), long...) {
+		if names[r.name] {
+			t.Errorf("two runs are called %q", r.name)
+		}
+		names[r.name] = true
+		repaired := false
+		for i, step := range r.do {
+			if i > 0 && step.at < r.do[i-1].at {
+				t.Errorf("%s: %s comes before what stands in front of it", r.name, step.what)
+			}
+			repaired = step.repair
+		}
+		if !repaired {
+			t.Errorf("%s: the last step repairs nothing", r.name)
+		}
+	}
+}

@@ -30,16 +30,18 @@ const (
 
 // setup is what a run stands on. The zero value of a field is its default.
 type setup struct {
-	replicas int      // 3
-	engines  int      // 3
-	slots    int      // of each engine: 16
-	speed    float64  // of the engines: 1 is 12 ms between two tokens
-	redis    []string // further arguments of redis-server
-	env      []string // further variables of the replicas
-	relayed  bool     // each replica reaches Redis and Consul through relays of its own
-	budget   string   // of the tight tenant: 0.02/month
-	built    func(*world) fleet.Options
-	store    func(*testing.T) database // nil: one redis-server
+	replicas int                                // 3
+	engines  int                                // 3
+	slots    int                                // of each engine: 16
+	speed    float64                            // of the engines: 1 is 12 ms between two tokens
+	redis    []string                           // further arguments of redis-server
+	env      []string                           // further variables of the replicas
+	relayed  bool                               // each replica reaches Redis and Consul through relays of its own
+	budget   float64                            // of the tight tenant, in dollars a month: 0.02
+	under    []string                           // a command that runs the replicas
+	each     func(t *testing.T, i int) []string // variables of replica i alone
+	program  func(*testing.T) string            // nil: headgate as it is
+	store    func(*testing.T) database          // nil: one redis-server
 }
 
 // database is the Redis of a run, whatever its shape.
@@ -58,6 +60,8 @@ type world struct {
 	toAgent []*lab.RelayServer // [i] between replica i and Consul
 	keys    map[string]string  // by tenant
 	reader  *pipeline.Store    // what the books are read with
+
+	directory map[string]string // what a backup has of tenants, keys and policies: DUMP by key
 }
 
 func newWorld(t *testing.T, s setup) *world {
@@ -78,21 +82,24 @@ func newWorld(t *testing.T, s setup) *world {
 		})
 	}
 	starting.Wait()
-	o := fleet.Options{}
-	if s.built != nil {
-		o = s.built(w)
-	}
-	o.Replicas, o.Redis, o.Consul, o.Catalogue, o.Env = s.replicas, w.db.URL(), w.consul.Addr, prices, append(o.Env, s.env...)
+	o := fleet.Options{Replicas: s.replicas, Redis: w.db.URL(), Consul: w.consul.Addr, Catalogue: prices, Env: s.env, Under: s.under}
 	if s.relayed {
 		o.Each = w.throughRelays
+	}
+	if s.each != nil {
+		o.Each = func(i int) []string { return s.each(t, i) }
+	}
+	if s.program != nil {
+		o.Program = s.program(t)
 	}
 	w.Fleet = fleet.Start(t, o)
 	for _, r := range w.Replicas {
 		w.waitHealthy(r, s.engines)
 	}
 	w.keys[tenant] = w.Key("--tenant", tenant, "--team", "search", "--name", "ci", "--rpm", "1000000", "--tpm", "1000000000", "--parallel", "10000", "--budget", "1000/month")
-	w.keys[tight] = w.Key("--tenant", tight, "--budget", s.budget)
+	w.keys[tight] = w.Key("--tenant", tight, "--budget", fmt.Sprintf("%g/month", s.budget))
 	w.openReader()
+	w.backUp()
 	return w
 }
 
@@ -105,8 +112,8 @@ func (s setup) withDefaults() setup {
 	if s.speed == 0 {
 		s.speed = 1
 	}
-	if s.budget == "" {
-		s.budget = "0.02/month"
+	if s.budget == 0 {
+		s.budget = 0.02
 	}
 	return s
 }

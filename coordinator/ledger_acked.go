@@ -17,6 +17,7 @@ const (
 type acked struct {
 	mu   sync.Mutex
 	list []keptSettlement // since: when it was acknowledged
+	gone int              // of them are forgotten, the first ones
 }
 
 // add notes one. While Redis fails nothing is forgotten but what has no room: what was acknowledged shortly before must be
@@ -24,12 +25,14 @@ type acked struct {
 func (a *acked) add(s Settlement, now time.Time, failing bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	from := max(0, len(a.list)+1-ackedMax)
-	for !failing && from < len(a.list) && now.Sub(a.list[from].since) > ackedFor {
-		from++
+	for a.gone < len(a.list) && (len(a.list)-a.gone >= ackedMax || !failing && now.Sub(a.list[a.gone].since) > ackedFor) {
+		a.list[a.gone] = keptSettlement{}
+		a.gone++
 	}
-	if from > 0 {
-		a.list = append(a.list[:0:0], a.list[from:]...)
+	if a.gone > 64 && a.gone > len(a.list)/2 { // so each is moved once, not with every settlement after it
+		kept := copy(a.list, a.list[a.gone:])
+		clear(a.list[kept:])
+		a.list, a.gone = a.list[:kept], 0
 	}
 	a.list = append(a.list, keptSettlement{s, now})
 }
@@ -38,8 +41,8 @@ func (a *acked) add(s Settlement, now time.Time, failing bool) {
 func (a *acked) take() []keptSettlement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := a.list
-	a.list = nil
+	list := a.list[a.gone:]
+	a.list, a.gone = nil, 0
 	return list
 }
 

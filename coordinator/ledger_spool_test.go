@@ -204,9 +204,9 @@ func TestLedgerSettlesWhatAProcessLeft(t *testing.T) {
 }
 
 // A spool that cannot be written is said once; the settlements wait in memory.
-func TestLedgerWithoutASpoolDirectory(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestLedgerWithoutASpoolDirectory(t *testing.T) { onEach(t, 1, ledgerWithoutASpoolDirectory) }
+
+func ledgerWithoutASpoolDirectory(t *testing.T, f *ledgers) {
 	l := f.list[0]
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -261,16 +261,34 @@ func TestAckedIsBounded(t *testing.T) {
 	for i := range ackedMax + 10 {
 		a.add(kept(i).Settlement, noon, true)
 	}
-	if len(a.list) != ackedMax || a.list[0].RID != "r10" {
-		t.Fatalf("%d from %s", len(a.list), a.list[0].RID)
+	if kept := a.list[a.gone:]; len(kept) != ackedMax || kept[0].RID != "r10" {
+		t.Fatalf("%d from %s", len(kept), kept[0].RID)
 	}
 	a.add(kept(1).Settlement, noon.Add(ackedFor+time.Second), true)
-	if len(a.list) != ackedMax {
+	if len(a.list[a.gone:]) != ackedMax {
 		t.Fatal("forgot while redis fails")
 	}
 	a.add(kept(2).Settlement, noon.Add(ackedFor+time.Second), false)
-	if len(a.list) != 2 || len(a.take()) != 2 || len(a.take()) != 0 {
-		t.Fatalf("%d", len(a.list))
+	if len(a.list[a.gone:]) != 2 || cap(a.list) > 4*ackedMax || len(a.take()) != 2 || len(a.take()) != 0 {
+		t.Fatalf("%d", len(a.list[a.gone:]))
+	}
+}
+
+// One settlement after another: each is moved a few times, not with every one after it.
+func TestAckedMovesLittle(t *testing.T) {
+	t.Parallel()
+	var a acked
+	const all = 20_000 // a millisecond apart: 10,001 are kept
+	moved := 0
+	for i := range all {
+		before := a.gone
+		a.add(kept(i).Settlement, noon.Add(time.Duration(i)*time.Millisecond), false)
+		if a.gone < before {
+			moved += len(a.list)
+		}
+	}
+	if held := len(a.list) - a.gone; held != 10_001 || moved == 0 || moved > 2*all {
+		t.Errorf("%d held, %d moved", held, moved)
 	}
 }
 

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -25,14 +24,8 @@ type AuditConfig struct {
 	Store   *pipeline.Store
 	Tenants []string
 	Period  string
-	Logs    []AuditLog // none: the streams alone
+	Logs    []UsageLog // none: the streams alone
 	Dir     string     // for piles of long logs; "": the system's directory for what is temporary
-}
-
-// AuditLog is one usage log; each is read once.
-type AuditLog struct {
-	Name string // in differences
-	From io.Reader
 }
 
 // Kinds of differences.

@@ -109,7 +109,8 @@ func (b *tenantBooks) state(a *audit) {
 		b.Open++
 		b.OpenNUSD += c.HoldNUSD
 		for scope := range strings.SplitSeq(c.Scopes, ";") {
-			running[scopeInClaim(scope)]++
+			name, _ := scopeOf(scope)
+			running[name]++
 		}
 	}
 	names := maps.Clone(running)
@@ -148,14 +149,6 @@ func (b *tenantBooks) doubtful(a *audit, text string) {
 	_ = json.Unmarshal([]byte(text), &cost)
 	b.differs(Difference{Kind: DiffDoubtful, RID: e.RID, Records: cost.NUSD,
 		Text: fmt.Sprintf("request %s was settled when its admission was no longer known: %d nano-dollars not charged", e.RID, cost.NUSD)})
-}
-
-// scopeInClaim is scope:id of one part of a claim's scopes.
-func scopeInClaim(part string) string {
-	for range 2 {
-		part = part[:max(strings.LastIndexByte(part, ':'), 0)]
-	}
-	return part
 }
 
 func (b *tenantBooks) counter(name string, f lua.CounterFigures, at streamID, held int64) {

@@ -1,20 +1,12 @@
 package coordinator
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/redis/rueidis"
 )
 
 // streamID is the id of an entry of a stream; zero: none.
@@ -46,62 +38,43 @@ type audited struct {
 
 // readRecord reads one usage record. Of a cache hit the tokens are information: they are charged to nobody.
 func readRecord(text []byte) (audited, error) {
-	var r struct {
-		RID, Tenant, Outcome, Cache, Replica string
-		Time                                 time.Time
-		Charged                              []string
-		Source                               string `json:"usage_source"`
-		Cost                                 int64  `json:"cost_nusd"`
-		Prompt                               int64  `json:"prompt_tokens"`
-		Cached                               int64  `json:"cached_tokens"`
-		Completion                           int64  `json:"completion_tokens"`
-		Replaces                             bool
-	}
-	if err := json.Unmarshal(text, &r); err != nil {
+	r, err := ReadRecordLine(text)
+	if err != nil {
 		return audited{}, err
-	}
-	if r.RID == "" {
-		return audited{}, errors.New("no rid")
 	}
 	e := audited{RID: r.RID, Tenant: r.Tenant, AtMS: r.Time.UnixMilli(), Charged: r.Charged, Lost: r.Outcome == OutcomeLost,
 		Replaces: r.Replaces, Replica: r.Replica}
 	if len(r.Charged) > 0 {
-		e.Requests = 1
-		if r.Cache != CacheHit {
-			e.figures = figures{r.Cost, 1, r.Prompt, r.Cached, r.Completion}
-			e.Estimated = r.Source == "estimated" && !e.Lost
-		}
+		e.figures = r.charge()
+		e.Estimated = r.Source == "estimated" && !e.Lost && r.Cache != CacheHit
 	}
 	return e, nil
 }
 
-// maxAuditLine bounds the memory one line can take.
-const maxAuditLine = 1 << 20
+// charge is what a record that is charged adds to its counters.
+func (r RecordLine) charge() figures {
+	if r.Cache == CacheHit {
+		return figures{Requests: 1}
+	}
+	f := figures{0, 1, r.Prompt, r.Cached, r.Completion}
+	if r.CostNUSD != nil {
+		f.Cost = *r.CostNUSD
+	}
+	return f
+}
 
 func (a *audit) readLogs(ctx context.Context) error {
 	for _, log := range a.cfg.Logs {
-		lines := bufio.NewReaderSize(log.From, maxAuditLine)
-		for n := 1; ; n++ {
-			line, err := lines.ReadSlice('\n')
-			if ctx.Err() != nil {
-				return ctx.Err()
+		err := log.lines(ctx, func(n int, line []byte) error {
+			e, err := readRecord(line)
+			if err != nil {
+				a.unreadable(fmt.Sprintf("%s: line %d is no usage line: %v", log.Name, n, err))
+				return nil
 			}
-			long := errors.Is(err, bufio.ErrBufferFull)
-			if err != nil && err != io.EOF && !long {
-				return fmt.Errorf("%s: line %d: %w", log.Name, n, err)
-			}
-			if line = bytes.TrimSpace(line); len(line) > 0 {
-				if fault := a.logged(log.Name, line); fault != nil {
-					a.unreadable(fmt.Sprintf("%s: line %d: %v", log.Name, n, fault))
-				}
-			}
-			for long {
-				_, err = lines.ReadSlice('\n')
-				long = errors.Is(err, bufio.ErrBufferFull)
-			}
-			if err == io.EOF {
-				break
-			}
+			return a.logged(log.Name, e)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -116,11 +89,7 @@ func (a *audit) unreadable(text string) {
 	a.open(tenant).differs(Difference{Kind: DiffUnreadable, Text: text})
 }
 
-func (a *audit) logged(name string, line []byte) error {
-	e, err := readRecord(line)
-	if err != nil {
-		return fmt.Errorf("no usage line: %w", err)
-	}
+func (a *audit) logged(name string, e audited) error {
 	if e.Tenant == "" || len(a.cfg.Tenants) > 0 && !slices.Contains(a.cfg.Tenants, e.Tenant) {
 		return nil
 	}
@@ -139,39 +108,15 @@ func (a *audit) file(e audited) error {
 	return a.piles.put(e)
 }
 
-// streamPage is how many records of a stream are asked for at a time.
-const streamPage = 1000
-
 // readStream files the records of a tenant's stream behind the one named from ("-": all), and returns the id of the last.
 func (a *audit) readStream(ctx context.Context, b *tenantBooks, from string, each func(audited) error) (last string, err error) {
-	last = from
-	for {
-		start := last
-		if start != "-" {
-			start = "(" + start
-		}
-		m, err := a.cfg.Store.Do(ctx, "XRANGE", UsageStream(b.Tenant), start, "+", "COUNT", strconv.Itoa(streamPage))
+	return walkStream(ctx, a.cfg.Store, b.Tenant, from, func(id string, record []byte) error {
+		e, err := readRecord(record)
 		if err != nil {
-			return last, fmt.Errorf("usage stream: %w", err)
+			b.differs(Difference{Kind: DiffUnreadable, Text: fmt.Sprintf("record %s of the usage stream: %v", id, err)})
+			return nil
 		}
-		entries, err := m.AsXRange()
-		if err != nil && !rueidis.IsRedisNil(err) {
-			return last, fmt.Errorf("usage stream: %w", err)
-		}
-		for _, x := range entries {
-			last = x.ID
-			e, err := readRecord([]byte(x.FieldValues["record"]))
-			if err != nil {
-				b.differs(Difference{Kind: DiffUnreadable, Text: fmt.Sprintf("record %s of the usage stream: %v", x.ID, err)})
-				continue
-			}
-			e.Tenant, e.ID = b.Tenant, parseStreamID(x.ID)
-			if err := each(e); err != nil {
-				return last, err
-			}
-		}
-		if len(entries) < streamPage {
-			return last, nil
-		}
-	}
+		e.Tenant, e.ID = b.Tenant, parseStreamID(id)
+		return each(e)
+	})
 }

@@ -57,12 +57,12 @@ func (f *audits) finish(l *Ledger, r Request, a Admission, s func(*Settlement, *
 	f.settle(l, end)
 }
 
-func (f *audits) audit(logs ...AuditLog) TenantAudit {
+func (f *audits) audit(logs ...UsageLog) TenantAudit {
 	f.Helper()
 	return f.auditOf("", logs...)
 }
 
-func (f *audits) auditOf(period string, logs ...AuditLog) TenantAudit {
+func (f *audits) auditOf(period string, logs ...UsageLog) TenantAudit {
 	f.Helper()
 	all, err := Audit(context.Background(), AuditConfig{Store: f.store, Tenants: []string{f.tenant}, Period: period, Logs: logs, Dir: f.TempDir()})
 	if err != nil || len(all) != 1 {
@@ -71,10 +71,10 @@ func (f *audits) auditOf(period string, logs ...AuditLog) TenantAudit {
 	return all[0]
 }
 
-func (f *audits) logged() AuditLog {
+func (f *audits) logged() UsageLog {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return AuditLog{"r.jsonl", bytes.NewReader(bytes.Clone(f.log.Bytes()))}
+	return UsageLog{"r.jsonl", bytes.NewReader(bytes.Clone(f.log.Bytes()))}
 }
 
 // names is the kinds that differ, with their subjects, in order.
@@ -167,7 +167,7 @@ func TestAuditNamesEachDifference(t *testing.T) {
 		}, "missing dd", true},
 		"unlogged":   {func(f *audits, _ string) { f.log.Reset() }, "unlogged RID", true},
 		"torn line":  {func(f *audits, _ string) { f.log.WriteString(`{"time":"2026-11-3`) }, "unreadable", true},
-		"long line":  {func(f *audits, _ string) { f.log.WriteString(strings.Repeat("x", 3*maxAuditLine) + "\n") }, "unreadable", true},
+		"long line":  {func(f *audits, _ string) { f.log.WriteString(strings.Repeat("x", 3*maxLogLine) + "\n") }, "unreadable", true},
 		"own figure": {func(f *audits, _ string) { replace(&f.log, `"cost_nusd":345`, `"cost_nusd":344`) }, "figures RID", true},
 		"bad claim":  {func(f *audits, _ string) { f.do("HSET", ":open", "cc", "o what") }, "unreadable cc", false},
 		"trimmed": {func(f *audits, _ string) {
@@ -192,7 +192,7 @@ func TestAuditNamesEachDifference(t *testing.T) {
 			rid := f.run(f.list[0], nil)
 			f.settled(f.list[0])
 			c.spoil(f, rid)
-			var logs []AuditLog
+			var logs []UsageLog
 			if c.withLog {
 				logs = append(logs, f.logged())
 			}

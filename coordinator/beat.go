@@ -57,6 +57,7 @@ func (p *Placement) beat(ctx context.Context) time.Duration {
 		facts[i] = p.pulse[v.Name].facts(v.Backends)
 		replies[i] = lua.Beat(batch, p.cfg.Store, PoolRoot(v.Name), p.beatArgs(v.Name, facts[i]))
 	}
+	p.index(views)
 	next := sent.Add(p.cfg.times.every)
 	for i, v := range views {
 		reply, err := replies[i].Wait(ctx)

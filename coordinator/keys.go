@@ -46,6 +46,11 @@ func Alias(keyHash string) string { return "hg:alias:" + keyHash }
 // ReplicaTenants is the set of tenants in which a replica has open reservations.
 func ReplicaTenants(replica string) string { return "hg:replica:" + replica + ":tenants" }
 
+// PoolIndex and BackendIndex are sets of names for people who look: of pools, and of a pool's backends as in key names. Each
+// beat may add to them and nothing is taken out: what has no record is gone.
+func PoolIndex() string               { return "hg:pools" }
+func BackendIndex(pool string) string { return PoolRoot(pool) + ":backends" }
+
 // PoolRoot tags everything of a pool into one hash slot.
 func PoolRoot(pool string) string { return "hg:{p:" + pool + "}" }
 

@@ -86,6 +86,12 @@ const (
 // usageError is a command line that cannot be understood.
 type usageError struct{ error }
 
+// statusError is an end whose status a command promises.
+type statusError struct {
+	error
+	status int
+}
+
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // run executes one command line and returns the exit status. // M1
@@ -99,6 +105,10 @@ func (s surroundings) run(ctx context.Context, args []string) int {
 		return 0
 	}
 	fmt.Fprintln(s.stderr, "headgate: "+oneLine(err.Error()))
+	var own statusError
+	if errors.As(err, &own) {
+		return own.status
+	}
 	var usage usageError
 	if errors.As(err, &usage) || errors.Is(err, coordinator.ErrInvalid) {
 		return statusUsage
@@ -131,6 +141,7 @@ It is configured by environment variables that begin with HG_; flags only choose
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(s.dev(), s.serve(), s.sim(), s.ready(), s.version())
+	root.AddCommand(s.audit())
 	for _, kind := range []coordinator.Kind{coordinator.KindTenant, coordinator.KindTeam, coordinator.KindUser, coordinator.KindKey} {
 		root.AddCommand(s.records(kind))
 	}

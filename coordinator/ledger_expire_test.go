@@ -13,9 +13,9 @@ import (
 )
 
 // L4. A replica dies: what it left open is charged at its hold, once, whoever looks after it.
-func TestLedgerExpire(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 3)
+func TestLedgerExpire(t *testing.T) { onEach(t, 3, ledgerExpire) }
+
+func ledgerExpire(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "1")
 	dead, alive := f.list[0], f.list[1]
 	ctx, cancel := context.WithCancel(t.Context())

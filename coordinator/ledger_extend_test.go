@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-
-	"github.com/headgate/headgate/bench/lab"
 )
 
 func (f *ledgers) extend(l *Ledger, rid string, total int64) int64 {
@@ -27,9 +25,9 @@ func (f *ledgers) streamed() Request {
 
 // Issue 4: 40 streams at once with a cap of 32,000 on a budget of $25, where worst-case holds would need $38: none is
 // refused, every one is topped up to what it uses, and the spend is exact.
-func TestLedgerTranchesFreezeNoBudget(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 3)
+func TestLedgerTranchesFreezeNoBudget(t *testing.T) { onEach(t, 3, ledgerTranchesFreezeNoBudget) }
+
+func ledgerTranchesFreezeNoBudget(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "25")
 	var wg sync.WaitGroup
 	for i := range 40 {
@@ -56,9 +54,9 @@ func TestLedgerTranchesFreezeNoBudget(t *testing.T) {
 	}
 }
 
-func TestLedgerExtendsOnlyWhatIsOpenHere(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 2)
+func TestLedgerExtendsOnlyWhatIsOpenHere(t *testing.T) { onEach(t, 2, ledgerExtendsOnlyWhatIsOpenHere) }
+
+func ledgerExtendsOnlyWhatIsOpenHere(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "0.009")
 	l, r := f.list[0], f.streamed()
 	a, _ := f.admit(l, r)
@@ -80,9 +78,9 @@ func TestLedgerExtendsOnlyWhatIsOpenHere(t *testing.T) {
 }
 
 // Real usage of long prompts is learned from, and nothing else.
-func TestLedgerLearns(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestLedgerLearns(t *testing.T) { onEach(t, 1, ledgerLearns) }
+
+func ledgerLearns(t *testing.T, f *ledgers) {
 	l := f.list[0]
 	once := func(change func(*Request, *Settlement)) Admission {
 		t.Helper()
@@ -127,9 +125,9 @@ func TestLedgerLearns(t *testing.T) {
 }
 
 // The end user and the tags of a request are scopes where they have a policy; odd names stand there by their SHA-256.
-func TestLedgerScopesOfTheRequest(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestLedgerScopesOfTheRequest(t *testing.T) { onEach(t, 1, ledgerScopesOfTheRequest) }
+
+func ledgerScopesOfTheRequest(t *testing.T, f *ledgers) {
 	r := f.request()
 	r.EndUser, r.Tags = "ann@example.com", []string{"a", "b c", "c", "d", "e", "f", "g", "h", "ninth"}
 	for _, suffix := range []string{":enduser:ann@example.com", ":tag:" + SafeID("b c"), ":tag:h", ":tag:ninth"} {

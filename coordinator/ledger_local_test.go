@@ -96,8 +96,10 @@ func TestLedgerServesWithoutRedis(t *testing.T) {
 
 // The lost admission was applied after all: its hold is replaced, it is not charged beside it.
 func TestLedgerLocalSettlementOfAnAppliedAdmission(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+	onEach(t, 1, ledgerLocalSettlementOfAnAppliedAdmission)
+}
+
+func ledgerLocalSettlementOfAnAppliedAdmission(t *testing.T, f *ledgers) {
 	cfg := f.list[0].cfg
 	cfg.Serve = true
 	l := NewLedger(cfg)

@@ -156,16 +156,7 @@ func (f *ledgers) records() (cost map[string]int64, sum int64, n int) {
 }
 
 // L1, L2. BUD-1 without engines: three replicas, 60 clients at once, a budget for 8 holds.
-func TestLedgerBudgetIsHardForTheFleet(t *testing.T) {
-	t.Run("node", func(t *testing.T) {
-		t.Parallel()
-		budgetIsHard(t, newLedgers(t, lab.SharedRedis(t).URL(), 3))
-	})
-	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
-		budgetIsHard(t, newLedgers(t, lab.Cluster(t, 3).URL(), 3))
-	})
-}
+func TestLedgerBudgetIsHardForTheFleet(t *testing.T) { onEach(t, 3, budgetIsHard) }
 
 func budgetIsHard(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "0.000003200", "period", "month", "rpm", "1000", "parallel", "100")
@@ -202,8 +193,10 @@ func budgetIsHard(t *testing.T, f *ledgers) {
 
 // RATE-1: one limit for the fleet.
 func TestLedgerRequestLimitIsOneForTheFleet(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 3)
+	onEach(t, 3, ledgerRequestLimitIsOneForTheFleet)
+}
+
+func ledgerRequestLimitIsOneForTheFleet(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "rpm", "10")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -233,9 +226,9 @@ func TestLedgerRequestLimitIsOneForTheFleet(t *testing.T) {
 }
 
 // The set of tenants is written with the first reservation of a key that passed before: no wait of its own.
-func TestLedgerAnnouncesInTheSameFlush(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestLedgerAnnouncesInTheSameFlush(t *testing.T) { onEach(t, 1, ledgerAnnouncesInTheSameFlush) }
+
+func ledgerAnnouncesInTheSameFlush(t *testing.T, f *ledgers) {
 	l := f.list[0] // not running
 	l.seen.put("k1", Hint{Tenant: f.tenant})
 	_, b := f.admit(l, f.request())
@@ -296,9 +289,9 @@ func TestLedgerKeepsWhatIsNotAcknowledged(t *testing.T) {
 	}
 }
 
-func TestLedgerGivesUpAfterAnHour(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestLedgerGivesUpAfterAnHour(t *testing.T) { onEach(t, 1, ledgerGivesUpAfterAnHour) }
+
+func ledgerGivesUpAfterAnHour(t *testing.T, f *ledgers) {
 	l := f.list[0]
 	f.do("SET", ":usage", "no stream")
 	l.keep(Settlement{Tenant: f.tenant, RID: "r", CostNUSD: 5, Record: []byte(`{"a":1}`)}, pipeline.ErrUnavailable)
@@ -314,9 +307,9 @@ func TestLedgerGivesUpAfterAnHour(t *testing.T) {
 }
 
 // The admission's reply is lost: applied or not, settling without a claim leaves nothing behind.
-func TestLedgerLostReply(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestLedgerLostReply(t *testing.T) { onEach(t, 1, ledgerLostReply) }
+
+func ledgerLostReply(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "1", "rpm", "10")
 	l := f.list[0]
 	applied, late := f.request(), f.request()
@@ -338,9 +331,9 @@ func TestLedgerLostReply(t *testing.T) {
 }
 
 // Renewal keeps what is open, opens again what had lapsed, and forgets what Redis does not know.
-func TestLedgerRenew(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 2)
+func TestLedgerRenew(t *testing.T) { onEach(t, 2, ledgerRenew) }
+
+func ledgerRenew(t *testing.T, f *ledgers) {
 	f.do("HSET", ":key:k1", "budget_usd", "1")
 	l := f.list[0]
 	for range lua.RenewMax + 20 {
@@ -371,9 +364,9 @@ func TestLedgerRenew(t *testing.T) {
 }
 
 // What the scripts call a verdict is what this package does.
-func TestVerdictsAreTheScripts(t *testing.T) {
-	t.Parallel()
-	f := newLedgers(t, lab.SharedRedis(t).URL(), 1)
+func TestVerdictsAreTheScripts(t *testing.T) { onEach(t, 1, verdictsAreTheScripts) }
+
+func verdictsAreTheScripts(t *testing.T, f *ledgers) {
 	set := func(fields ...string) { f.do("HSET", ":key:k1", fields...) }
 	plain := func(*Request) {}
 	for i, c := range []struct {

@@ -22,6 +22,7 @@ const (
 	writeTimeout       = 60 * time.Second
 	minBodyRate        = 16 << 10 // bytes per second
 	maxHeadBytes       = 64 << 10
+	maxFields          = 256
 	// drainTimeout is how long an answer waits for the rest of a body that nobody reads, so that the connection can be
 	// used again; a client that sends no more gets its answer then, and the connection ends. More than 256 KiB are not
 	// waited for.
@@ -58,7 +59,10 @@ func (g *Gateway) Handler() http.Handler {
 				panic(http.ErrAbortHandler) // the client must not take a cut answer, or none, for a whole one
 			}
 		}()
-		if !g.cors.preflight(x) {
+		switch {
+		case overloaded(r.Header):
+			refuse(x, protocol.TooManyFields(maxFields), nil)
+		case !g.cors.preflight(x):
 			g.serve(x)
 		}
 	})

@@ -5,6 +5,10 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/headgate/headgate/gateway/protocol"
 )
@@ -12,29 +16,74 @@ import (
 // Listener makes the public port speak one language: what net/http refuses before any handler runs (a head that is no
 // HTTP or too large, an expectation it does not know) it answers in plain text or with nothing, and here that becomes
 // an error body. Those are no client requests: they leave no usage record, and the connection ends.
-func Listener(l net.Listener) net.Listener { return listener{l} }
-
-type listener struct{ net.Listener }
-
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return frontConn{c}, nil
+//
+// No more than most connections are open at a time, so that descriptors are left for engines and Redis; one more is told so
+// and closed. log hears of it once a minute.
+func Listener(l net.Listener, most int, log zerolog.Logger) net.Listener {
+	return &listener{Listener: l, most: int64(most), log: log}
 }
 
-type frontConn struct{ net.Conn }
+type listener struct {
+	net.Listener
+	most int64
+	log  zerolog.Logger
+
+	open  atomic.Int64
+	turns int64     // turned away since told; of Accept's goroutine alone, like told
+	told  time.Time // when the log heard of it last
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Add(1) <= l.most {
+			return &frontConn{Conn: c, open: &l.open}, nil
+		}
+		l.open.Add(-1)
+		l.turnAway(c)
+	}
+}
+
+// turnAway never waits: a fresh connection has room for so little, and a TLS one, which would have to shake hands first, is
+// told nothing.
+func (l *listener) turnAway(c net.Conn) {
+	if _, plain := c.(*net.TCPConn); plain {
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = c.Write(appendRefusal(nil, protocol.TooManyConnections()))
+	}
+	_ = c.Close()
+	l.turns++
+	if now := time.Now(); now.Sub(l.told) >= time.Minute {
+		l.log.Warn().Int64("most", l.most).Int64("turned_away", l.turns).Msg("too many connections on the public port")
+		l.told, l.turns = now, 0
+	}
+}
+
+type frontConn struct {
+	net.Conn
+	open   *atomic.Int64
+	closed atomic.Bool
+}
+
+func (c *frontConn) Close() error {
+	if !c.closed.Swap(true) {
+		c.open.Add(-1)
+	}
+	return c.Conn.Close()
+}
 
 // CloseWrite lets net/http end an answer before it closes the connection.
-func (c frontConn) CloseWrite() error {
+func (c *frontConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-func (c frontConn) Write(p []byte) (int, error) {
+func (c *frontConn) Write(p []byte) (int, error) {
 	e, foreign := refusedByHTTP(p)
 	if !foreign {
 		return c.Conn.Write(p)
@@ -82,8 +131,20 @@ func appendRefusal(dst []byte, e protocol.Error) []byte {
 	dst = strconv.AppendInt(dst, int64(e.Status), 10)
 	dst = append(dst, ' ')
 	dst = append(dst, http.StatusText(e.Status)...)
+	if e.Status == http.StatusServiceUnavailable {
+		dst = append(dst, "\r\nRetry-After: 1"...)
+	}
 	dst = append(dst, "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "...)
 	dst = strconv.AppendInt(dst, int64(len(body)), 10)
 	dst = append(dst, "\r\n\r\n"...)
 	return append(dst, body...)
+}
+
+// overloaded reports a head with more fields than any client has use for: each costs more than its bytes.
+func overloaded(h http.Header) bool {
+	n := 0
+	for _, values := range h {
+		n += len(values)
+	}
+	return n > maxFields
 }

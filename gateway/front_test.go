@@ -254,7 +254,7 @@ func TestWritesPass(t *testing.T) {
 	f := newFront(t, Config{})
 	w := f.dial(t)
 	w.Close()
-	if _, err := (frontConn{w.Conn}).Write([]byte("HTTP/1.1 400 Bad Request\r\n" + string(httpErrorFields) + "400 Bad Request")); err == nil {
+	if _, err := (&frontConn{Conn: w.Conn}).Write([]byte("HTTP/1.1 400 Bad Request\r\n" + string(httpErrorFields) + "400 Bad Request")); err == nil {
 		t.Error("a write on a closed connection passed")
 	}
 }

@@ -64,6 +64,7 @@ type front struct {
 	key     string
 	keys    *keyring
 	records chan coordinator.Record
+	most    int // connections
 }
 
 func newFront(t *testing.T, cfg Config) *front {
@@ -90,13 +91,17 @@ func newFront(t *testing.T, cfg Config) *front {
 // serve serves the port anew.
 func (f *front) serve(t *testing.T, server *http.Server) *front {
 	t.Helper()
+	if f.most == 0 {
+		f.most = 1000
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.addr = l.Addr().String()
+	bounded := Listener(l, f.most, zerolog.Nop())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(Listener(l)) }()
+	go func() { defer close(done); _ = server.Serve(bounded) }()
 	t.Cleanup(func() { _ = server.Close(); <-done })
 	return f
 }

@@ -81,7 +81,7 @@ func (r *replica) run(ctx context.Context, how conduct) error {
 	work.start("readings", r.read)
 	work.start("registration", r.register)
 	work.start("public port", func(context.Context) error {
-		if err := server.Serve(gateway.Listener(r.certificate.cover(r.public))); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(gateway.Listener(r.certificate.cover(r.public), connections(), r.log)); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

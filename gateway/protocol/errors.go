@@ -166,6 +166,16 @@ func QueueFull() Error {
 	return queueFull.say("All model servers are busy and the queue is full; try again shortly.", "")
 }
 
+// TooManyConnections is a replica that has no descriptor left for one more client.
+func TooManyConnections() Error {
+	return queueFull.say("This replica has no room for another connection; try again shortly.", "")
+}
+
+// TooManyFields is a head with more than most fields.
+func TooManyFields(most int) Error {
+	return Error{Status: 431, Type: "invalid_request_error", Code: "headers_too_large", Message: "The header has more than " + strconv.Itoa(most) + " fields."}
+}
+
 // NoBackend is a known model that nothing serves now.
 func NoBackend(model string) Error {
 	return noBackend.say("No server for the model "+strconv.Quote(model)+" is available.", "model")

@@ -278,7 +278,7 @@ func TestAckedIsBounded(t *testing.T) {
 func TestAckedMovesLittle(t *testing.T) {
 	t.Parallel()
 	var a acked
-	const all = 20_000 // a millisecond apart: 10,001 are kept
+	const all = 40_000 // a millisecond apart: 10,001 are kept
 	moved := 0
 	for i := range all {
 		before := a.gone

@@ -61,13 +61,11 @@ func (s *Site) Headgate(name, redisURL string, env ...string) (*Process, error) 
 // HeadgateUsage is where that replica writes its usage lines.
 func (s *Site) HeadgateUsage(name string) string { return filepath.Join(s.dir, "usage-"+name+".jsonl") }
 
-// Pools is how many pools there are beside the first, for tests over several Redis nodes.
-const Pools = 12
 
 func (s *Site) models() string {
 	var b strings.Builder
 	b.WriteString("models:\n")
-	for i := range Pools + 1 {
+	for i := range s.Pools + 1 {
 		fmt.Fprintf(&b, "  %s:\n    pool: %s\n    price: {prompt: 0.20, cached: 0.05, completion: 0.60}\n", modelName(i), modelName(i))
 	}
 	return b.String()
@@ -83,11 +81,8 @@ func modelName(i int) string {
 
 func (s *Site) backends() string {
 	var all []string
-	for i := range Pools + 1 {
+	for i := range s.Pools + 1 {
 		for j, e := range s.Engines {
-			if i > 0 && len(all) > 60 {
-				break
-			}
 			all = append(all, fmt.Sprintf("%s=http://%s;slots=%d;id=b%d-%d", modelName(i), e, slots, i, j+1))
 		}
 	}

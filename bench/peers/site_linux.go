@@ -30,6 +30,7 @@ type Site struct {
 	Redis   string   // host:port
 	Binary  string   // headgate
 	LiteLLM string   // its program; "" = not installed
+	Pools   int      // more pools of the same engines, each with a model of its own: headgate only
 
 	dir     string
 	running []*Process

@@ -92,7 +92,7 @@ func drawState(rt *rapid.T) (state, lua.PlaceArgs) {
 	pick(one, "cooldown_until", "absent", at(-1))
 	pick(one, "capacity_mu", "450000", "absent")
 	pick(one, "rate_mu", "absent", "300000", "90000000", "2000")
-	pick(one, "backlog", "400", "absent", "9000")
+	pick(one, "backlog", "400", "absent", "9000", "40000")
 	pick(one, "backlog_at", at(-20), "absent", at(500))
 	pick(one, "output_held", "30", "absent")
 	pick(one, "read_at", at(-100), "absent", at(-9000))

@@ -85,13 +85,18 @@ type shownSpend struct {
 func (r *recordCommand) printShownJSON(e coordinator.Entry, spent []coordinator.Spent) error {
 	shown := make([]shownSpend, len(spent))
 	for i, s := range spent {
-		shown[i] = shownSpend{Period: s.Period, RedisKey: s.RedisKey, SpentNUSD: s.SpentNUSD, ReservedNUSD: s.ReservedNUSD,
-			Requests: s.Requests, Prompt: s.Prompt, Completion: s.Completion}
-		if left := s.LeftNUSD(); s.LimitNUSD >= 0 {
-			shown[i].LimitNUSD, shown[i].LeftNUSD = &s.LimitNUSD, &left
-		}
+		shown[i] = spendInJSON(s)
 	}
 	return r.printObject(e, []member{{"redis_key", e.RedisKey()}}, []member{{"spend", shown}})
+}
+
+func spendInJSON(s coordinator.Spent) shownSpend {
+	shown := shownSpend{Period: s.Period, RedisKey: s.RedisKey, SpentNUSD: s.SpentNUSD, ReservedNUSD: s.ReservedNUSD,
+		Requests: s.Requests, Prompt: s.Prompt, Completion: s.Completion}
+	if left := s.LeftNUSD(); s.LimitNUSD >= 0 {
+		shown.LimitNUSD, shown.LeftNUSD = &s.LimitNUSD, &left
+	}
+	return shown
 }
 
 // printCreated is what scripts read from keys create --json: six members that are always there, then what else was set.

@@ -7,7 +7,7 @@ IMAGE   ?= headgate:$(VERSION)
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help dev tools check test test-clients fuzz bench build image clean
+.PHONY: help dev tools check vuln test test-clients fuzz bench build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ tools: ## install what the tests need and is missing: redis-server, a Consul age
 
 check: ## formatting, vet, staticcheck, and what ARCHITECTURE.md and the script headers promise
 	@.ci/check
+
+vuln: ## known vulnerabilities in what headgate calls, where the database can be reached
+	@.ci/vulnerabilities
 
 test: tools ## all tests with the race detector
 	go build ./...

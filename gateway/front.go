@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/gateway/protocol"
@@ -44,7 +45,7 @@ func (g *Gateway) Server() *http.Server {
 // Handler serves the public routes. It matches the path as it was sent: nothing is cleaned, decoded or redirected.
 func (g *Gateway) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: g.cfg.BodyTimeout, bodyOver: r.ContentLength == 0}
+		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: g.cfg.BodyTimeout, bodyOver: r.ContentLength == 0, leaving: &g.leaving}
 		x.always = g.cors.fields(x)
 		defer func() {
 			cause := recover()
@@ -74,6 +75,7 @@ type httpExchange struct {
 	r       *http.Request
 	control *http.ResponseController
 	always  []headerField // of every answer
+	leaving *atomic.Bool  // the answer ends the connection; nil: it does not
 
 	bodyTimeout time.Duration
 	bodyBegan   time.Time
@@ -148,6 +150,9 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 		for _, f := range list {
 			h[f.Name] = append(h[f.Name], f.Value)
 		}
+	}
+	if x.leaving != nil && x.leaving.Load() {
+		h["Connection"] = []string{"close"}
 	}
 	if length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -18,17 +19,26 @@ import (
 // an error body. Those are no client requests: they leave no usage record, and the connection ends.
 //
 // No more than most connections are open at a time, so that descriptors are left for engines and Redis; one more is told so
-// and closed. log hears of it once a minute.
+// and closed, refusalsAtOnce at a time, and the next ones wait in the kernel's queue. log hears of it once
+// a minute.
 func Listener(l net.Listener, most int, log zerolog.Logger) net.Listener {
-	return &listener{Listener: l, most: int64(most), log: log}
+	return &listener{Listener: l, most: int64(most), log: log, refusals: make(chan struct{}, refusalsAtOnce)}
 }
+
+const (
+	refusalsAtOnce = 16
+	refusalTime    = time.Second // for a connection to say what it wants, and once more to hear that there is no room
+	refusalBytes   = 256 << 10   // read of what it says; one that says more is reset
+)
 
 type listener struct {
 	net.Listener
 	most int64
 	log  zerolog.Logger
 
-	open  atomic.Int64
+	open     atomic.Int64
+	refusals chan struct{} // holds one entry for each that is being told
+
 	turns int64     // turned away since told; of Accept's goroutine alone, like told
 	told  time.Time // when the log heard of it last
 }
@@ -47,19 +57,36 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// turnAway never waits: a fresh connection has room for so little, and a TLS one, which would have to shake hands first, is
+// turnAway waits only while refusalsAtOnce others are being told. A TLS connection, which would have to shake hands first, is
 // told nothing.
 func (l *listener) turnAway(c net.Conn) {
-	if _, plain := c.(*net.TCPConn); plain {
-		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = c.Write(appendRefusal(nil, protocol.TooManyConnections()))
+	if tcp, plain := c.(*net.TCPConn); plain {
+		l.refusals <- struct{}{}
+		go func() {
+			defer func() { <-l.refusals }()
+			tellNoRoom(tcp)
+		}()
+	} else {
+		_ = c.Close()
 	}
-	_ = c.Close()
 	l.turns++
 	if now := time.Now(); now.Sub(l.told) >= time.Minute {
 		l.log.Warn().Int64("most", l.most).Int64("turned_away", l.turns).Msg("too many connections on the public port")
 		l.told, l.turns = now, 0
 	}
+}
+
+// tellNoRoom reads a request before it answers, and what else comes until the client closes: what is sent to a connection that
+// was closed unread is a reset, which takes the answer with it.
+func tellNoRoom(c *net.TCPConn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(refusalTime))
+	_, _ = c.Read(make([]byte, 4<<10))
+	_ = c.SetDeadline(time.Now().Add(refusalTime))
+	if _, err := c.Write(appendRefusal(nil, protocol.TooManyConnections())); err != nil || c.CloseWrite() != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(c, refusalBytes))
 }
 
 type frontConn struct {

@@ -20,6 +20,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -129,6 +130,8 @@ type Gateway struct {
 	cut     context.Context // ends what outlives the drain
 	cutAll  context.CancelFunc
 
+	leaving atomic.Bool // every answer ends its connection
+
 	mu      sync.Mutex
 	running int
 	idle    chan struct{} // made by Drain; closed when running is 0
@@ -169,9 +172,13 @@ func (g *Gateway) Running() int {
 // PromptBytes is the memory lent to request bodies now, in bytes.
 func (g *Gateway) PromptBytes() int64 { return g.prompts.inUse() }
 
+// Leave has every answer from now on end its connection, so that the client's next request goes elsewhere.
+func (g *Gateway) Leave() { g.leaving.Store(true) }
+
 // Drain tells the waiting to go elsewhere, lets running requests end, and cuts those that are left when ctx ends: they
 // get an error event and are billed. It returns when none is left. It is called once.
 func (g *Gateway) Drain(ctx context.Context) {
+	g.Leave()
 	g.close()
 	g.mu.Lock()
 	g.idle = make(chan struct{})

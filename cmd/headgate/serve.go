@@ -152,6 +152,7 @@ const lastBytes = time.Second
 // serveOn gives load balancers HG_NOTICE_TIME to see that the replica is not ready any more.
 func (r *replica) serveOn(work *group, how conduct) {
 	r.admin.Drain()
+	r.gateway.Leave()
 	r.depart()
 	r.log.Info().Dur("notice_ms", r.cfg.NoticeTime).Msg("leaving: not ready, still serving")
 	notice := time.NewTimer(r.cfg.NoticeTime)

@@ -58,12 +58,17 @@ func (w *world) beside(t testing.TB, env ...string) *world {
 
 func (w *world) start(t testing.TB, replicas int, env []string) {
 	t.Helper()
+	w.Fleet = fleet.Start(t, fleet.Options{Replicas: replicas, Redis: w.redis.URL(), Consul: w.consul.Addr, Catalogue: laneModels(), Env: env})
+}
+
+// laneModels is the catalogue of a world.
+func laneModels() string {
 	models := "models:\n"
 	for i := range maxLanes {
 		models += "  " + modelName(i) + ": {price: {prompt: 2, completion: 6}, max_output_tokens: 64}\n"
 		models += "  " + cachedName(i) + ": {price: {prompt: 2, completion: 6}, max_output_tokens: 64, cache: {ttl: 10m, max_bytes: 1048576}}\n"
 	}
-	w.Fleet = fleet.Start(t, fleet.Options{Replicas: replicas, Redis: w.redis.URL(), Consul: w.consul.Addr, Catalogue: models, Env: env})
+	return models
 }
 
 func modelName(lane int) string  { return fmt.Sprintf("m-small-%03d", lane) }

@@ -22,10 +22,11 @@ type Backend struct {
 	Priority   bool // the engine schedules by the request's priority
 	Draining   bool // gets no new request
 
-	critical bool     // a Consul check says so
-	declared []string // what it is registered for, whether the engine lists it or not
-	maxLen   map[string]int64
-	state    *state
+	critical   bool     // a Consul check says so
+	probeCheck string   // the id of the check in Consul that probes keep; "" = none
+	declared   []string // what it is registered for, whether the engine lists it or not
+	maxLen     map[string]int64
+	state      *state
 }
 
 // state is the part of a backend that moves; all snapshots of it share one. The

@@ -13,6 +13,7 @@
 //	L7  A refused connection takes a backend out at once, anything else only three times in a row.
 //	L8  With the board of health there, a backend is checked every second by two living replicas, and out of use for all when both find it unwell.
 //	L9  With the board away every replica checks every backend itself, and believes itself alone.
+//	L10 A backend on which no request was answered for a while is probed by one replica, and out of use for all while its probes fail.
 package cluster
 
 import (
@@ -287,7 +288,7 @@ func newBackend(id string, v engineView, cat *catalogue.Catalogue) *Backend {
 		ID: id, Pool: pool, Scheme: s.scheme, Host: s.host, Addr: s.addr, BasePath: s.basePath,
 		Models: names, Slots: s.slots, CapacityMU: s.capacityMU, Hardware: s.hardware,
 		Priority: s.priority, Draining: s.draining,
-		critical: s.critical, declared: s.models, maxLen: v.listed, state: v.state,
+		critical: s.critical, probeCheck: s.probeCheck, declared: s.models, maxLen: v.listed, state: v.state,
 	}
 }
 

@@ -34,7 +34,11 @@ type spec struct {
 	priority   bool
 	draining   bool
 	critical   bool
+	probeCheck string // the id of its check that probes keep; "" = none
 }
+
+// ProbeCheck is the name of the TTL check that probes keep, of services that have one.
+const ProbeCheck = "headgate-probe"
 
 const (
 	defaultSlots = 16
@@ -77,6 +81,9 @@ func parseEntry(e *api.ServiceEntry) (spec, error) {
 	for _, check := range e.Checks {
 		if check != nil && (check.Status == api.HealthCritical || check.Status == api.HealthMaint) {
 			s.critical = true
+		}
+		if check != nil && check.Name == ProbeCheck && check.Type == "ttl" {
+			s.probeCheck = check.CheckID
 		}
 	}
 	return s, s.setMeta(e.Service.Meta)

@@ -96,6 +96,7 @@ type Placement struct {
 	beaten  atomic.Bool // a beat was acknowledged
 	living  atomic.Pointer[[]string]
 	hearing hearing
+	flow    flow
 
 	mu    sync.Mutex
 	acked map[string]time.Time // per pool: when the last acknowledged beat was sent
@@ -143,6 +144,7 @@ func (p *Placement) placeArgs(a Ask) lua.PlaceArgs {
 
 func (p *Placement) placed(a Ask, r lua.PlaceReply) Place {
 	key := holdKey{a.Pool, a.RID}
+	p.flow.offer(a)
 	switch r.State {
 	case lua.PlacePlaced:
 		p.holds.placed(key, a.Attempt, r.Backend)
@@ -190,6 +192,9 @@ func (p *Placement) Release(post *pipeline.Post, pool, rid string, attempt int) 
 // ReleaseAs declares on post the end of all that a request holds in the pool for attempts up to one. From here on a grant
 // for it is given back. It does not send.
 func (p *Placement) ReleaseAs(post *pipeline.Post, r Release) {
+	if of, held := p.holds.at(holdKey{r.Pool, r.RID}, r.Attempt); held && of.backend != "" {
+		p.flow.end(r, of)
+	}
 	if !p.holds.release(holdKey{r.Pool, r.RID}, r.Attempt) {
 		return // refused, released before, or a later attempt's
 	}

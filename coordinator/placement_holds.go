@@ -24,6 +24,7 @@ type hold struct {
 	attempt int
 	state   holdState
 	backend string    // as in key names, when holding
+	queued  bool      // it has waited
 	since   time.Time // of state
 	granted chan grant
 	load    load
@@ -76,7 +77,7 @@ func (h *holds) queued(key holdKey, attempt int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if held := h.of[key.pool][key.rid]; held != nil && held.attempt == attempt && held.state == asking {
-		held.state, held.since = waiting, time.Now()
+		held.state, held.since, held.queued = waiting, time.Now(), true
 	}
 }
 
@@ -99,6 +100,7 @@ func (h *holds) grant(key holdKey, attempt int, backend string) bool {
 		return false
 	}
 	if held.state == asking || held.state == waiting {
+		held.queued = true
 		held.hold(backend)
 		held.end(grant{backend: backend})
 	}
@@ -113,6 +115,16 @@ func (h *holds) again(key holdKey) {
 		held.state = missing
 		held.end(grant{err: ErrPlaceAgain})
 	}
+}
+
+// at is what an attempt holds.
+func (h *holds) at(key holdKey, attempt int) (hold, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.of[key.pool][key.rid]; held != nil && held.attempt == attempt {
+		return *held, true
+	}
+	return hold{}, false
 }
 
 // release forgets what attempts up to attempt hold, and says whether there was anything.

@@ -64,7 +64,8 @@ func Start(t testing.TB, o Options) *Fleet {
 		}
 		f.env = append(f.env, "HG_CATALOG="+path)
 	}
-	f.env = append(f.env, o.Env...)
+	// Tests count what engines are asked: who wants probes says so.
+	f.env = append(append(f.env, "HG_PROBE_IDLE=0s"), o.Env...)
 	for range max(o.Replicas, 1) {
 		f.Add()
 	}

@@ -22,6 +22,11 @@ func (r *replica) read(ctx context.Context) error {
 	board := readings{r.placement, r.pipeline}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = r.cluster.ShareHealth(ctx, r.name, board) })
+	if r.cfg.ProbeIdle > 0 {
+		probes := cluster.NewProbes(cluster.ProbesConfig{Replica: r.name, Idle: r.cfg.ProbeIdle, Roots: r.roots, ConsulAddr: r.cfg.ConsulAddr},
+			r.cluster.Pools, board, r.log)
+		wg.Go(func() { _ = probes.Run(ctx) })
+	}
 	err := cluster.NewReadings(r.name, r.cluster.Pools, board, r.roots, r.log).Run(ctx)
 	wg.Wait()
 	return err
@@ -89,4 +94,24 @@ func (r readings) Share(ctx context.Context, all []cluster.Told) []cluster.Heard
 		}
 	}
 	return heard
+}
+
+// Order asks which backends this replica shall probe.
+func (r readings) Order(ctx context.Context, wishes []cluster.ProbeWish) []cluster.ProbeOrder {
+	batch, replies := r.pipeline.Batch(), make([]*pipeline.Handle[coordinator.ProbeOrder], len(wishes))
+	for i, w := range wishes {
+		replies[i] = r.placement.Probes(batch, coordinator.ProbeWish(w))
+	}
+	orders := make([]cluster.ProbeOrder, len(wishes))
+	for i, reply := range replies {
+		if order, err := reply.Wait(ctx); err == nil { // else nobody probes there now
+			orders[i] = cluster.ProbeOrder(order)
+		}
+	}
+	return orders
+}
+
+// Probed tells the fleet what a probe said.
+func (r readings) Probed(ctx context.Context, w cluster.ProbeWish, backend string, well bool) (int, error) {
+	return r.placement.Probed(r.pipeline.Batch(), coordinator.ProbeWish(w), backend, well).Wait(ctx)
 }

@@ -28,7 +28,7 @@ func All() []*pipeline.Script {
 	return []*pipeline.Script{
 		admitScript, extendScript, settleScript, renewScript, expireScript, allowedScript, // ledger
 		placeScript, releaseScript, beatScript, clearScript, failScript, readingScript, beforeScript, // placement
-		adoptScript, recountScript, weighScript, unwellScript,
+		adoptScript, recountScript, weighScript, unwellScript, probeScript, probedScript, flowScript,
 		cacheWriteScript,
 		editScript, findScript, // directory
 		booksScript, // audit

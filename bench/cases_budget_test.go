@@ -14,7 +14,9 @@ import (
 	"github.com/headgate/headgate/coordinator"
 )
 
-func keyRecord(tenant, key string) string { return coordinator.KeyRecord(tenant, coordinator.HashKey(key)) }
+func keyRecord(tenant, key string) string {
+	return coordinator.KeyRecord(tenant, coordinator.HashKey(key))
+}
 
 func sorted(all []string) []string { slices.Sort(all); return all }
 
@@ -37,7 +39,7 @@ func TestBUD1_ABurstCannotOverspend(t *testing.T) {
 		"team":     {forms: forms[:2], gateways: 3, record: "team:search", fields: total},
 		"user":     {forms: forms[:1], gateways: 3, record: "user:ann", fields: total},
 		"tag":      {forms: forms[3:5], gateways: 3, record: "tag:night", fields: []string{"budget_usd", "0.001", "period", "day"}},
-		"end user": {forms: forms[:2], gateways: 3, record: "enduser:bob", fields: []string{"budgets", "0.001/12h"}, more: `"user":"bob"`},
+		"end user": {forms: forms[:3], gateways: 3, record: "enduser:bob", fields: []string{"budgets", "0.001/12h"}, more: `"user":"bob"`},
 		"several":  {forms: forms[:2], gateways: 3, record: "team:search", fields: []string{"budget_usd", "1", "period", "day", "budgets", "0.001/week 5/30d"}},
 		"tenant":   {forms: forms, gateways: 3, record: "tenant", fields: []string{"budget_usd", "0.001", "period", "month"}},
 	}
@@ -168,7 +170,7 @@ func (p *period) in(end time.Time, field string) int64 {
 func TestBUD2_ThePeriodEndsForEveryoneAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		team         bool
+		team        bool
 		short, late form
 	}{
 		"key":  {false, chatForm, forms[1]},
@@ -300,4 +302,3 @@ func (p *period) lateStream(f form) {
 
 // up is whole seconds, rounded up.
 func up(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
-

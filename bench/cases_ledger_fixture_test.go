@@ -28,7 +28,7 @@ type form struct {
 
 const (
 	chatAsk      = `{"model":"$","messages":[{"role":"user","content":"%"}]`
-	completeAsk  = `{"model":"$","prompt":"%"`
+	completeAsk  = `{"model":"$","prompt":"% all the lot"` // held like the message
 	responsesAsk = `{"model":"$","input":[{"role":"user","content":"%"}]`
 )
 

@@ -20,7 +20,9 @@ func (l *lane) together(n int, in []form, key string, cap int, fields ...string)
 	var wg sync.WaitGroup
 	for i := range n {
 		f := in[i%len(in)]
-		wg.Go(func() { replies[i] = l.askAs(f, i, key, f.body(l.model, cap), append(fields, "X-Request-Id: "+l.id())...) })
+		wg.Go(func() {
+			replies[i] = l.askAs(f, i, key, f.body(l.model, cap), append(fields, "X-Request-Id: "+l.id())...)
+		})
 	}
 	wg.Wait()
 	return replies

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/headgate/headgate/bench/fleet"
+	"github.com/headgate/headgate/coordinator"
 )
 
 // books are what is left of a run: what clients were answered, what was recorded, what Redis says.
@@ -220,6 +222,35 @@ func (b *books) audit() (a account) {
 		}
 	}
 	return a
+}
+
+// audit has headgate compare its counters with its records: all of them must agree, but for records that a killed replica did
+// not get to its log.
+func (w *world) audit(t *testing.T) {
+	t.Helper()
+	args := []string{"audit", "--json"}
+	for _, r := range w.Replicas {
+		args = append(args, "--usage-log", r.UsageLog())
+	}
+	for _, args := range [][]string{{"audit"}, args} {
+		out, err := w.Command(args...).CombinedOutput()
+		if err == nil {
+			continue
+		}
+		var all []coordinator.TenantAudit
+		text, _, _ := strings.Cut(string(out), "\n")
+		if len(args) == 1 || json.Unmarshal([]byte(text), &all) != nil {
+			t.Errorf("headgate %v: %v: %s", args[:1], err, out)
+			continue
+		}
+		for _, one := range all {
+			for _, d := range one.Differences {
+				if d.Kind != "unlogged" {
+					t.Errorf("headgate audit: %+v", d)
+				}
+			}
+		}
+	}
 }
 
 // crowd is how many requests engine had at once at most, and for how long it had more than its slots in one piece.

@@ -87,8 +87,8 @@ var long = []run{
 	{
 		name: "redis without persistence is killed, and its directory put back", load: ordinary,
 		do: []step{
-			{at: 3 * s, what: "redis is killed", do: killRedis},
-			{at: 8 * s, what: "redis is back with tenants, keys and policies alone", do: restartEmpty, repair: true},
+			{at: 15 * s, what: "redis is killed", do: killRedis},
+			{at: 20 * s, what: "redis is back with tenants, keys and policies alone", do: restartEmpty, repair: true},
 		},
 		may: []string{redisAway, "401 invalid_api_key"}, forgets: true,
 	},

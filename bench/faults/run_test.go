@@ -54,6 +54,9 @@ type figures struct {
 	most                int   // requests at once on one engine
 	above               time.Duration
 	goroutines, memory  string
+	excused             int           // requests that failed while this machine gave nobody a processor
+	stall               time.Duration // the longest of those moments
+	pressure            float64       // share of the time in which somebody waited for a processor
 }
 
 // play runs it and checks all invariants.
@@ -61,6 +64,7 @@ func (r run) play(t *testing.T) figures {
 	t.Helper()
 	w := newWorld(t, r.on)
 	before := w.weights()
+	machine := observe()
 	d := w.drive(r.load)
 	settled := time.Now().Add(time.Second)
 	var first, repaired time.Time
@@ -80,13 +84,18 @@ func (r run) play(t *testing.T) figures {
 		r.then = back + 3*time.Second
 	}
 	time.Sleep(r.then)
+	last := time.Now()
 	answers := d.end()
+	machine.end()
 	ended := time.Now()
 	b, held := w.close(answers, ended)
 	if held != nil {
 		t.Errorf("%s after the end: %v", patience, held) // I3
 	}
-	f := r.judge(t, b, first, repaired)
+	f := r.judge(t, b, span{first, last}, repaired, machine)
+	if !r.forgets {
+		w.audit(t)
+	}
 	w.compare(t, before, &f)
 	if r.check != nil {
 		r.check(t, w, b)
@@ -127,9 +136,10 @@ func timeline(answers []answer, from time.Time) string {
 }
 
 // judge checks answers and books.
-func (r run) judge(t *testing.T, b *books, first, repaired time.Time) figures {
+func (r run) judge(t *testing.T, b *books, trouble span, repaired time.Time, machine *stalls) figures {
 	t.Helper()
-	f := figures{name: r.name, asked: len(b.answers), ends: map[string]int{}, quiet: b.quiet, firstGood: -1, lastBad: -1}
+	f := figures{name: r.name, asked: len(b.answers), ends: map[string]int{}, quiet: b.quiet, firstGood: -1, lastBad: -1, pressure: machine.pressure, stall: machine.longest()}
+	first := trouble.from
 	if repaired.IsZero() {
 		repaired = first
 	}
@@ -151,6 +161,10 @@ func (r run) judge(t *testing.T, b *books, first, repaired time.Time) figures {
 			f.ends[a.end]++
 			continue
 		}
+		if machine.around(span{a.began, a.ended}) {
+			f.excused++
+			continue
+		}
 		f.ends[a.end]++
 		f.lastBad = max(f.lastBad, a.began.Sub(repaired))
 		during := a.ended.After(first) && a.began.Before(repaired.Add(back))
@@ -169,7 +183,7 @@ func (r run) judge(t *testing.T, b *books, first, repaired time.Time) figures {
 	}
 	slices.SortFunc(good, time.Time.Compare)
 	for i := 1; i < len(good); i++ {
-		if good[i].After(first) {
+		if good[i].After(first) && good[i].Before(trouble.to) {
 			f.gap = max(f.gap, good[i].Sub(good[i-1]))
 		}
 	}
@@ -263,6 +277,10 @@ func (f figures) print(t *testing.T) {
 	}
 	if len(ends) == 0 {
 		ends = []string{"none"}
+	}
+	if f.excused > 0 || f.pressure > 0.5 {
+		t.Logf("%d requests failed while this machine stood still, for %v at most; processors were waited for in %.0f %% of the time: figures of time say little",
+			f.excused, f.stall, 100*f.pressure)
 	}
 	t.Logf("\nROW | %s | %d | %d | %d | %s | %.1f | %.1f | %.1f | %d / %d | %d | %.1f | %d, %d ms | %s | %s |", f.name, f.asked, f.served, f.left,
 		strings.Join(ends, ", "), f.gap.Seconds(), f.firstGood.Seconds(), f.lastBad.Seconds(), f.unbilled, f.double, f.difference,

@@ -3,6 +3,8 @@ package faults
 import (
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/bench/engine"
 )
 
 const s = time.Second
@@ -10,7 +12,7 @@ const s = time.Second
 // TestShort plays the runs that every change has to pass, side by side.
 func TestShort(t *testing.T) {
 	t.Parallel()
-	for _, r := range short {
+	for _, r := range append(short, chaos(7, 15*s)) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			r.play(t)
@@ -37,13 +39,23 @@ var short = []run{
 		},
 		may: []string{"503 redis_unavailable"},
 	},
+	{
+		name: "an engine is killed and comes back loading, another answers garbage",
+		load: load{leave: 0.3},
+		do: []step{
+			{at: 1 * s, what: "b1 is killed", do: killEngine(0)},
+			{at: 2 * s, what: "b1 loads; b2 answers garbage", do: several(startLoading(0), ails(1, engine.Fault{Kind: engine.Garbage}))},
+			{at: 5 * s, what: "both are well", do: several(well(0), well(1)), repair: true},
+		},
+		may: []string{"event stream_truncated", "502 upstream_error"},
+	},
 }
 
 // The long runs are not played by `go test`, but what they say can be checked.
 func TestLongRunsCanBePlayed(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}
-	for _, r := range append(append([]run{}, short...), long...) {
+	for _, r := range append(append([]run{chaos(1, 60*s)}, short...), long...) {
 		if names[r.name] {
 			t.Errorf("two runs are called %q", r.name)
 		}

@@ -72,3 +72,14 @@ func (r *Replica) WaitExit(timeout time.Duration) int {
 
 // PID of the process.
 func (r *Replica) PID() int { return r.running().cmd.Process.Pid }
+
+// UsageLog is the file it writes usage lines to.
+func (r *Replica) UsageLog() string { return r.usage }
+
+// Command is a headgate command with the fleet's variables that was not started yet.
+func (f *Fleet) Command(args ...string) *exec.Cmd {
+	f.t.Helper()
+	cmd := exec.Command(Binary(f.t), args...)
+	cmd.Env = f.env
+	return cmd
+}

@@ -43,7 +43,7 @@ func newLedgers(t *testing.T, url string, replicas int) *ledgers {
 	return f
 }
 
-func connected(t *testing.T, url string) *pipeline.Store {
+func connected(t testing.TB, url string) *pipeline.Store {
 	t.Helper()
 	s, err := pipeline.NewStore(pipeline.StoreConfig{URL: url, Timeout: 5 * time.Second})
 	if err != nil {

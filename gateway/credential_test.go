@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"regexp"
 	"strings"
 	"testing"
@@ -176,4 +178,44 @@ func TestCacheHash(t *testing.T) {
 		}
 		seen[hash] = v.what
 	}
+}
+
+// FuzzCredential: a key is one secret, exact, or the request is refused; the tenant it names is one that may stand in a key of
+// Redis as it is.
+func FuzzCredential(f *testing.F) {
+	secret := strings.Repeat("a", 32)
+	f.Add("Bearer sk-acme-"+secret, "", "")
+	f.Add("bearer  sk-a-b-"+secret+" ", "Basic Zm9v", "sk-a-b-"+secret)
+	f.Add("Bearer", "Bearer x", "y")
+	f.Add("Bearer sk-{t:b}-"+secret, "Bearer sk-A-"+secret, "sk-a\n-"+secret)
+	f.Fuzz(func(t *testing.T, one, two, header string) {
+		c, no := credentialOf(fakeHead{"Authorization": {one, two}, "X-Api-Key": {header}})
+		if no != nil {
+			if no.Status != 400 && no.Status != 401 || c != (credential{}) {
+				t.Fatalf("%+v beside %+v", no, c)
+			}
+			return
+		}
+		sent := map[string]bool{}
+		for _, v := range []string{one, two} {
+			if scheme, rest, ok := strings.Cut(strings.TrimSpace(v), " "); ok && strings.EqualFold(scheme, "bearer") && strings.TrimSpace(rest) != "" {
+				sent[strings.TrimSpace(rest)] = true
+			}
+		}
+		if v := strings.TrimSpace(header); v != "" {
+			sent[v] = true
+		}
+		if len(sent) != 1 {
+			t.Fatalf("%d secrets made one key: %v", len(sent), sent)
+		}
+		for v := range sent {
+			sum := sha256.Sum256([]byte(v))
+			if c.hash != hex.EncodeToString(sum[:]) {
+				t.Fatalf("%q is not exact", v)
+			}
+		}
+		if strings.Trim(c.tenant, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || len(c.tenant) > 63 {
+			t.Fatalf("tenant %q", c.tenant)
+		}
+	})
 }

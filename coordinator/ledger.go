@@ -238,7 +238,7 @@ func (l *Ledger) declareSettlement(b *pipeline.Batch, s Settlement) *pipeline.Ha
 func (l *Ledger) settled(s Settlement, done lua.Settled) {
 	l.open.remove(s.Tenant, s.RID)
 	l.acked.add(s, l.cfg.Clock(), l.health.isBad() || l.primaries.isHidden())
-	l.health.ok()
+	l.health.ok(s.Tenant, l.cfg.Clock())
 	switch done {
 	case lua.Recharged:
 		l.cfg.Log.Warn().Str("tenant", s.Tenant).Str("rid", s.RID).Msg("the admission was lost with a primary; charged in full")

@@ -190,3 +190,50 @@ func TestPrimaries(t *testing.T) {
 		}
 	}
 }
+
+// Of a cluster one primary is dead and has no replica: what is kept for it holds up nobody else's, it is logged once, and the
+// store answers what any node can.
+func TestLedgerWithADeadNode(t *testing.T) {
+	t.Parallel()
+	c := lab.Cluster(t, 3)
+	c.Nodes[0].CLI("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	c.Nodes[1].CLI("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	c.Nodes[2].CLI("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	dead, alive := newLedgers(t, c.URL(), 1), newLedgers(t, c.URL(), 1)
+	for c.Owner(TenantRoot(dead.tenant)) == c.Owner(TenantRoot(alive.tenant)) {
+		alive = newLedgers(t, c.URL(), 1)
+	}
+	l := dead.list[0]
+	spent := func(f *ledgers) string { return c.CLI(TenantRoot(f.tenant), "HGET", TenantRoot(f.tenant)+f.month(), "spent_nusd") }
+	both := []*ledgers{dead, alive}
+	for _, f := range both {
+		f.do("HSET", ":key:k1", "budget_usd", "1")
+	}
+	var late []Settlement
+	for _, f := range []*ledgers{dead, dead, alive} {
+		r := f.request()
+		a, _ := f.admit(l, r)
+		late = append(late, f.settlement(r, a, 4))
+	}
+	c.Owner(TenantRoot(dead.tenant)).Kill()
+	for _, s := range late {
+		l.keep(s, pipeline.ErrUnavailable)
+	}
+	lab.Eventually(t, 20*time.Second, func() bool { l.retry(t.Context()); return l.unsettled.count() == 2 }, "the other tenant is settled")
+	if got := spent(alive); got != "4" || l.unsettled.list[0].RID != late[0].RID {
+		t.Fatalf("%s spent, first %s", got, l.unsettled.list[0].RID)
+	}
+	for range 20 {
+		if err := l.cfg.Store.Ready(t.Context()); err != nil {
+			t.Fatalf("not ready with two nodes of three: %v", err)
+		}
+	}
+	r := alive.request()
+	a, _ := alive.admit(l, r)
+	alive.settle(l, alive.settlement(r, a, 1))
+	lab.Eventually(t, 10*time.Second, func() bool { return spent(alive) == "5" }, "a settlement of the other tenant")
+	l.retry(t.Context())
+	if down, up := dead.logs.count("does not take"), dead.logs.count("takes settlements again"); down != 1 || up != 0 || !l.health.isBad() {
+		t.Fatalf("logged %d and %d times while one node is dead", down, up)
+	}
+}

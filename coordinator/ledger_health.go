@@ -16,6 +16,8 @@ const (
 	// probeEvery is how long requests are then answered without asking; one of them asks each time it is over. So a Redis
 	// that is back is found at most that much later.
 	probeEvery = 250 * time.Millisecond
+	// missedFor is several times retryEvery: what still fails has failed again by then.
+	missedFor = 10 * time.Second
 	// trippedMax bounds the tenants looked after.
 	trippedMax = 10_000
 )
@@ -27,7 +29,8 @@ type health struct {
 	log     zerolog.Logger
 	mu      sync.Mutex
 	bad     bool
-	back    bool // it was bad and is not any more, or was replaced, and nobody has acted on that
+	missed  map[string]time.Time // by tenant: its last failure, unless it has been well since
+	back    bool                 // it was bad and is not any more, or was replaced, and nobody has acted on that
 	tenants map[string]*trip
 }
 
@@ -37,26 +40,39 @@ type trip struct {
 	until    time.Time // requests are answered without asking until then
 }
 
-func (h *health) failed(err error) {
+// failed notes that something of a tenant was not taken; "": of the replica's own.
+func (h *health) failed(tenant string, err error, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.failedLocked(err)
-}
-
-func (h *health) failedLocked(err error) {
+	if h.missed == nil {
+		h.missed = map[string]time.Time{}
+	}
+	if tenant != "" && len(h.missed) < trippedMax {
+		h.missed[tenant] = now
+	}
 	if !h.bad {
 		h.bad = true
 		h.log.Warn().Err(err).Msg("redis does not take settlements or renewals; they are kept and sent again")
 	}
 }
 
-func (h *health) ok() {
+// ok notes that something of a tenant was taken. Of a cluster one node may be away: all is well only when every tenant that
+// failed is, or has not failed again for missedFor.
+func (h *health) ok(tenant string, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.bad {
-		h.bad, h.back = false, true
-		h.log.Info().Msg("redis takes settlements again")
+	if !h.bad {
+		return
 	}
+	delete(h.missed, tenant)
+	for other, at := range h.missed {
+		if now.Sub(at) < missedFor {
+			return
+		}
+		delete(h.missed, other)
+	}
+	h.bad, h.back = false, true
+	h.log.Info().Msg("redis takes settlements again")
 }
 
 // replaced notes that what was acknowledged last may be gone.

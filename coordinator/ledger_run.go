@@ -62,7 +62,7 @@ func (l *Ledger) announce(ctx context.Context, all bool) {
 	for len(tenants) > 0 && ctx.Err() == nil {
 		n := min(len(tenants), 1000)
 		if _, err := l.declareAnnouncement(l.cfg.Pipeline.Batch(), tenants[:n]).Wait(ctx); err != nil {
-			l.health.failed(err)
+			l.health.failed("", err, l.cfg.Clock())
 			return
 		}
 		tenants = tenants[n:]
@@ -83,10 +83,10 @@ func (l *Ledger) renew(ctx context.Context) {
 		for i, h := range handles {
 			reply, err := h.Wait(ctx)
 			if err != nil {
-				l.health.failed(err)
+				l.health.failed(pages[i].tenant, err, l.cfg.Clock())
 				continue
 			}
-			l.health.ok()
+			l.health.ok(pages[i].tenant, l.cfg.Clock())
 			l.open.remove(pages[i].tenant, reply.Missing...)
 			if reply.Reopened > 0 {
 				l.cfg.Log.Warn().Str("tenant", pages[i].tenant).Int64("reservations", reply.Reopened).

@@ -15,6 +15,7 @@ const (
 	unsettledFor = time.Hour // how long Redis may refuse a settlement; while it is not there, it waits without end
 	unsettledMax = 100_000   // at about a kilobyte each
 	retryBatch   = 100       // settlements of one flush
+	retrySilent  = 3         // flushes without any answer after which a round ends
 	adoptEvery   = time.Minute
 )
 
@@ -98,7 +99,7 @@ func (u *unsettled) count() int {
 
 // keep notes a settlement that was not acknowledged. Its reservation stays open here, so it goes on being renewed.
 func (l *Ledger) keep(s Settlement, err error) {
-	l.health.failed(err)
+	l.health.failed(s.Tenant, err, l.cfg.Clock())
 	ok, err := l.unsettled.put(keptSettlement{s, l.cfg.Clock()})
 	if !ok {
 		l.drop(s, "too many settlements wait for redis")
@@ -163,17 +164,28 @@ func (l *Ledger) adopt() {
 	}
 }
 
-// retry sends everything unsettled once more, in order, and stops when Redis is not there. // L3
+// retry sends everything unsettled once more, for each tenant in order, and stops when Redis is not there. Of a cluster one
+// node may be away: what belongs to others does not wait for it. // L3
 func (l *Ledger) retry(ctx context.Context) {
-	list := l.unsettled.take()
+	list, away := l.unsettled.take(), map[string]bool{}
 	var again []keptSettlement
-	for len(list) > 0 && ctx.Err() == nil {
-		n := min(len(list), retryBatch)
-		failed, gone := l.resend(ctx, list[:n])
-		again = append(again, failed...)
-		list = list[n:]
-		if gone {
+	for silent := 0; len(list) > 0 && silent < retrySilent && ctx.Err() == nil; {
+		var part []keptSettlement
+		for len(list) > 0 && len(part) < retryBatch {
+			if away[list[0].Tenant] {
+				again = append(again, list[0])
+			} else {
+				part = append(part, list[0])
+			}
+			list = list[1:]
+		}
+		if len(part) == 0 {
 			break
+		}
+		failed := l.resend(ctx, part, away)
+		again = append(again, failed...)
+		if silent++; len(failed) < len(part) {
+			silent = 0
 		}
 	}
 	unsynced, err := l.unsettled.putBack(append(again, list...))
@@ -187,8 +199,8 @@ func (l *Ledger) retry(ctx context.Context) {
 	}
 }
 
-// resend sends a few settlements in one flush; failed are those to send again, gone says that Redis is not there.
-func (l *Ledger) resend(ctx context.Context, list []keptSettlement) (failed []keptSettlement, gone bool) {
+// resend sends a few settlements in one flush; failed are those to send again, away gets the tenants whose Redis is not there.
+func (l *Ledger) resend(ctx context.Context, list []keptSettlement, away map[string]bool) (failed []keptSettlement) {
 	b, now := l.cfg.Pipeline.Batch(), l.cfg.Clock()
 	handles := make([]*pipeline.Handle[lua.Settled], len(list))
 	for i, w := range list {
@@ -200,14 +212,16 @@ func (l *Ledger) resend(ctx context.Context, list []keptSettlement) (failed []ke
 			l.settled(list[i].Settlement, done)
 			continue
 		}
-		l.health.failed(err)
-		away := errors.Is(err, pipeline.ErrUnavailable) || ctx.Err() != nil
-		if !away && now.Sub(list[i].since) >= unsettledFor {
+		l.health.failed(list[i].Tenant, err, l.cfg.Clock())
+		gone := errors.Is(err, pipeline.ErrUnavailable) || ctx.Err() != nil
+		if !gone && now.Sub(list[i].since) >= unsettledFor {
 			l.drop(list[i].Settlement, "redis has refused it for an hour")
 			continue
 		}
 		failed = append(failed, list[i])
-		gone = gone || away
+		if gone {
+			away[list[i].Tenant] = true
+		}
 	}
-	return failed, gone
+	return failed
 }

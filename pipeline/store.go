@@ -67,7 +67,8 @@ func (s *Store) Ready(ctx context.Context) error {
 	return err
 }
 
-// Do sends one plain command within the store's timeout. An empty key is for commands without one.
+// Do sends one plain command within the store's timeout. An empty key is for commands without one, which any node of a
+// cluster may answer.
 func (s *Store) Do(ctx context.Context, name, key string, args ...string) (rueidis.RedisMessage, error) {
 	client := s.client.Load()
 	if client == nil {
@@ -75,7 +76,13 @@ func (s *Store) Do(ctx context.Context, name, key string, args ...string) (rueid
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	m, err := (*client).Do(ctx, plain(*client, name, key, args)).ToMessage()
+	var m rueidis.RedisMessage
+	var err error
+	if key == "" && (*client).Mode() == rueidis.ClientModeCluster {
+		m, err = s.anywhere(ctx, *client, name, args)
+	} else {
+		m, err = (*client).Do(ctx, plain(*client, name, key, args)).ToMessage()
+	}
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}

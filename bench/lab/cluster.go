@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -57,9 +58,15 @@ func (c *RedisCluster) SetDelay(d time.Duration) {
 // Owner is the node the key's slot was given to at the start, or the one that took over from it (WaitFailover).
 func (c *RedisCluster) Owner(key string) *RedisServer {
 	c.t.Helper()
-	slot, err := strconv.Atoi(c.Nodes[0].CLI("CLUSTER", "KEYSLOT", key))
-	if err != nil {
-		c.t.Fatal(err)
+	slot := -1
+	for _, n := range slices.Concat(c.Nodes, c.Replicas) { // whichever lives
+		if text, err := ask(n.Addr, "CLUSTER", "KEYSLOT", key); err == nil {
+			slot, _ = strconv.Atoi(text)
+			break
+		}
+	}
+	if slot < 0 {
+		c.t.Fatal("lab: no node answers")
 	}
 	for i := range c.Nodes {
 		if _, last := slotRange(i, len(c.Nodes)); slot <= last {
@@ -123,7 +130,7 @@ func (c *RedisCluster) tryNode(plan clusterPlan) (*RedisServer, error) {
 	args := []string{"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(bus),
 		"--cluster-node-timeout", strconv.FormatInt(plan.nodeTimeout.Milliseconds(), 10), "--cluster-announce-ip", "127.0.0.1",
 		"--cluster-announce-bus-port", strconv.Itoa(bus), "--cluster-replica-validity-factor", "0",
-		"--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"}
+		"--cluster-allow-replica-migration", "no", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"}
 	var relay *RelayServer
 	if plan.relayed {
 		relay = Relay(c.t, loopback(port), plan.delay)

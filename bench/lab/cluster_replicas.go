@@ -25,7 +25,9 @@ func ClusterReplicated(t testing.TB, primaries int, nodeTimeout time.Duration) *
 func (c *RedisCluster) WaitFailover(i int) {
 	c.t.Helper()
 	old, heir := c.Nodes[i], c.Replicas[i]
-	Succeeds(c.t, startTimeout, func() error { return leads(heir) }, "the replica of node %d takes over", i)
+	if err := within(startTimeout, func() error { return leads(heir) }); err != nil {
+		c.t.Fatalf("lab: the replica of node %d does not take over: %v; it says\n%s", i, err, heir.proc.output())
+	}
 	c.Nodes[i], c.Replicas[i] = heir, old
 	Succeeds(c.t, startTimeout, c.agreed, "the cluster is ok after the failover of node %d", i) // I5
 }

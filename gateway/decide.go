@@ -11,16 +11,19 @@ import (
 
 // decide asks the ledger, the cache and placement in one flush, and decides in fixed order: identity, model, limits,
 // budget, cache, placement. A key this replica has not seen pass is admitted alone first, so that a flood of made-up
-// keys takes no slots.
+// keys takes no slots; one that an alias leads to exists, and is admitted with the rest.
 func (r *request) decide() *refusal {
 	started := time.Now()
 	defer func() { r.redis += time.Since(started) }()
 	hint, seen := r.g.deps.Ledger.Seen(r.key.hash)
 	if !seen {
-		if no := r.introduce(); no != nil {
+		led, no := r.introduce()
+		if no != nil {
 			return no
 		}
-		hint = r.admission.Hint(r.key.tenant)
+		if hint, seen = r.admission.Hint(r.key.tenant), led; led {
+			hint = coordinator.Hint{Tenant: r.key.tenant, Priority: -1} // nothing else is known of it
+		}
 	}
 	r.hint, r.key.tenant = hint, hint.Tenant
 	var admitted *pipeline.Handle[coordinator.Admission]
@@ -38,6 +41,12 @@ func (r *request) decide() *refusal {
 	if seen {
 		if no := r.admitted(admitted); no != nil {
 			return no
+		}
+	}
+	if r.hint.Team != r.admission.Team { // not the hint's: nothing of that team is served, followed, or added to
+		r.hash, cached = "", nil
+		if leader != nil {
+			return r.placedBy(r.declarePlacement()) // one more wait
 		}
 	}
 	if r.hit = r.cached(cached); r.hit != nil {
@@ -60,8 +69,9 @@ func (r *request) decide() *refusal {
 }
 
 // introduce admits a key this replica has not seen: in the tenant its shape names, and at the same time it is looked for
-// among the imported keys, which may have any shape and win.
-func (r *request) introduce() *refusal {
+// among the imported keys, which may have any shape and win. led: an alias led to a tenant, and the key is still to be
+// admitted there.
+func (r *request) introduce() (led bool, no *refusal) {
 	alias := r.g.deps.Ledger.Alias(r.batch, r.key.hash)
 	var guess *pipeline.Handle[coordinator.Admission]
 	guessed := r.key.tenant
@@ -71,15 +81,15 @@ func (r *request) introduce() *refusal {
 	tenant, err := alias.Wait(r.ctx)
 	switch {
 	case err != nil && guess == nil:
-		return r.withoutRedis(err)
+		return false, r.withoutRedis(err)
 	case err == nil && tenant != "" && tenant != guessed:
 		r.giveBack(guess)
 		r.key.tenant = tenant
-		return r.admitted(r.declareAdmission())
+		return true, nil
 	case guess == nil:
-		return unauthorized()
+		return false, unauthorized()
 	}
-	return r.admitted(guess)
+	return false, r.admitted(guess)
 }
 
 // giveBack returns what a wrong guess of the tenant may have reserved there.
@@ -166,17 +176,13 @@ func (r *request) joinFlight() (leader *flight) {
 	return leader
 }
 
-// cached is the cache's part: a late or broken entry is a miss, and one of another team is none of this request's.
+// cached is the cache's part: a late or broken entry is a miss.
 func (r *request) cached(h *pipeline.Handle[*coordinator.Answer]) *coordinator.Answer {
 	if h == nil {
 		return nil
 	}
 	entry, err := h.Wait(r.ctx)
 	if err != nil || entry == nil {
-		return nil
-	}
-	if r.hint.Team != r.admission.Team {
-		r.hash = "" // the team changed: neither served from there nor stored there
 		return nil
 	}
 	return r.inForm(entry)

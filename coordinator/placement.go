@@ -98,6 +98,8 @@ type Placement struct {
 	hearing hearing
 	flow    flow
 
+	capacity atomic.Pointer[[]Capacity]
+
 	mu    sync.Mutex
 	acked map[string]time.Time // per pool: when the last acknowledged beat was sent
 
@@ -268,6 +270,7 @@ func (p *Placement) Beating() error {
 func (p *Placement) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { p.listen(ctx) })
+	wg.Go(func() { p.measures(ctx) })
 	p.beats(ctx)
 	wg.Wait()
 	p.burying.wait()

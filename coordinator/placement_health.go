@@ -79,6 +79,8 @@ type Reading struct {
 	KV               int64  // use of its KV cache, percent × 100
 	KVTokens         int64  // size of its KV cache; 0: not known
 	Started          string // any text that changes when the engine's process does; "": not known
+
+	PrefixQueries, PrefixHits int64 // tokens looked up in its prefix cache since its process began, and found; 0: not known
 }
 
 // Reading declares the publication of what engines of a pool said (at most 64), asked after `asked` was read. The result
@@ -91,7 +93,8 @@ func (p *Placement) Reading(b *pipeline.Batch, pool string, asked Standing, read
 			continue
 		}
 		rs = append(rs, lua.Reading{Backend: SafeID(r.Backend), Running: r.Running, Waiting: r.Waiting, KV: r.KV, Held: held,
-			AskedMS: asked.ms, Started: r.Started, KVTokens: r.KVTokens})
+			AskedMS: asked.ms, Started: r.Started, KVTokens: r.KVTokens,
+			PrefixQueries: r.PrefixQueries, PrefixHits: r.PrefixHits})
 	}
 	return lua.Readings(b, p.cfg.Store, PoolRoot(pool), rs, 0)
 }

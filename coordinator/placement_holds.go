@@ -170,6 +170,18 @@ func (h *holds) countIn(pool string, state holdState) int {
 	return n
 }
 
+// waitingWork is how many requests wait in the pool, and their work in thousandths of a model unit.
+func (h *holds) waitingWork(pool string) (n, mu int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, held := range h.of[pool] {
+		if held.state == waiting {
+			n, mu = n+1, mu+held.load.mu
+		}
+	}
+	return n, mu
+}
+
 // slots is how many requests of this replica run on a backend of the pool, whether Redis lists them or not.
 func (h *holds) slots(pool string) int {
 	h.mu.Lock()

@@ -63,7 +63,8 @@ func (r readings) Publish(ctx context.Context, all []cluster.Published[coordinat
 		said := make([]coordinator.Reading, len(p.Readings))
 		for j, one := range p.Readings {
 			said[j] = coordinator.Reading{Backend: one.Backend, Running: one.Running, Waiting: one.Waiting,
-				KV: int64(math.Round(1e4 * one.KVUse)), KVTokens: one.KVTokens, Started: one.Started}
+				KV: int64(math.Round(1e4 * one.KVUse)), KVTokens: one.KVTokens, Started: one.Started,
+				PrefixQueries: one.PrefixQueries, PrefixHits: one.PrefixHits}
 		}
 		replies[i] = r.placement.Reading(batch, p.Pool, p.Held, said...)
 	}

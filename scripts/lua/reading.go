@@ -52,14 +52,16 @@ type Reading struct {
 	Held, AskedMS    int64 // as BeforeReply says
 	Started          string
 	KVTokens         int64 // 0: not known
+
+	PrefixQueries, PrefixHits int64 // tokens since the process began; 0: not known
 }
 
 // Readings declares rs (at most 64) below the root of a pool; the result is how many were news. nowMS is 0 but in tests.
 func Readings(b *pipeline.Batch, s *pipeline.Store, root string, rs []Reading, nowMS int64) *pipeline.Handle[int64] {
-	args := make([]string, 0, 8*len(rs))
+	args := make([]string, 0, 10*len(rs))
 	for _, r := range rs {
 		args = append(args, r.Backend, figure(r.Running), figure(r.Waiting), figure(r.KV), figure(r.Held),
-			strconv.FormatInt(r.AskedMS, 10), r.Started, figure(r.KVTokens))
+			strconv.FormatInt(r.AskedMS, 10), r.Started, figure(r.KVTokens), figure(r.PrefixQueries), figure(r.PrefixHits))
 	}
 	args = onClock(args, nowMS)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: readingScript, Key: root, Args: args},

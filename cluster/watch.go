@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -21,6 +22,10 @@ const (
 	// believed: an agent that has just started knows no services for a moment.
 	confirmAfter = 2 * time.Second
 	maxBackoff   = 2 * time.Second
+	// regainTime is how long after an outage of Consul what was known before it stays, named or not: an agent that lost its
+	// memory is told of its services one by one, by those that look only every registerRefresh. What is really gone fails
+	// its health checks meanwhile.
+	regainTime = registerRefresh + registerTimeout
 )
 
 // watch follows one service in Consul by blocking queries.
@@ -36,6 +41,8 @@ type watch struct {
 	known    int        // entries in the last list that was believed
 	doubted  time.Time  // when an empty list came that is not believed yet; zero = none
 	failures int        // in a row
+	last     []spec     // as believed last
+	regain   time.Time  // until when what it has stays; zero = there was no outage
 	up       func(bool) // told after each query whether it was answered; nil: nobody
 	complaints
 }
@@ -103,6 +110,9 @@ func (w *watch) query(ctx context.Context) ([]*api.ServiceEntry, *api.QueryMeta,
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	q := &api.QueryOptions{WaitIndex: w.index, WaitTime: waitTime, AllowStale: true}
+	if left := time.Until(w.regain); left > 0 {
+		q.WaitTime = min(waitTime, left+queryEvery)
+	}
 	if !w.doubted.IsZero() {
 		q = &api.QueryOptions{} // the leader's word, not a follower's
 	}
@@ -130,6 +140,7 @@ func (w *watch) tell(up bool) {
 func (w *watch) take(entries []*api.ServiceEntry, index uint64) {
 	if w.failures > 0 {
 		w.log.Info().Msg("consul answers again")
+		w.regain = time.Now().Add(regainTime)
 	}
 	w.failures = 0
 	w.tell(true)
@@ -138,13 +149,28 @@ func (w *watch) take(entries []*api.ServiceEntry, index uint64) {
 		index = 0
 	}
 	w.index = index
-	if len(entries) == 0 && w.known > 0 && w.doubted.IsZero() {
+	regaining := time.Now().Before(w.regain)
+	if len(entries) == 0 && w.known > 0 && w.doubted.IsZero() && !regaining {
 		w.doubted, w.index = time.Now(), 0
 		return
 	}
 	w.doubted = time.Time{}
-	w.known = len(entries)
-	w.found(w.read(entries))
+	list := w.read(entries)
+	if regaining {
+		list = append(list, missing(w.last, list)...)
+	}
+	w.known, w.last = len(list), list
+	w.found(list)
+}
+
+// missing is what list has neither under its id nor at its address.
+func missing(last, list []spec) (all []spec) {
+	for _, old := range last {
+		if !slices.ContainsFunc(list, func(s spec) bool { return s.id == old.id && s.node == old.node || s.addr == old.addr }) {
+			all = append(all, old)
+		}
+	}
+	return all
 }
 
 // read leaves out what cannot be used, with one warning each. (L4)

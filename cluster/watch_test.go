@@ -56,8 +56,8 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, a.err
 	}
 	entries := []*api.ServiceEntry{}
-	for i, id := range a.ids {
-		entries = append(entries, entryOf(id, "10.0.0.1", 8000+i, map[string]string{"model": "m"}))
+	for _, id := range a.ids {
+		entries = append(entries, entryOf(id, "10.0.0.1", 8000+int(id[len(id)-1]-'0'), map[string]string{"model": "m"}))
 	}
 	body, _ := json.Marshal(entries)
 	resp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(body))), Request: r}
@@ -202,7 +202,7 @@ func TestWatchKeepsTheListWhileConsulIsAway(t *testing.T) { // L5
 		s.answers = append(s.answers, answer{index: 4, ids: []string{"B2"}})
 		s.play(t, 5*time.Minute)
 		s.fiveASecond(t)
-		if len(s.lists) != 2 || s.last() != "B2" {
+		if len(s.lists) != 2 || s.last() != "B2 B1" { // B1 for as long as it may take to register again
 			t.Fatalf("lists %v", s.lists)
 		}
 		if len(s.ups) < 3 || !slices.Equal(s.ups[:3], []bool{true, false, true}) {
@@ -219,13 +219,48 @@ func TestWatchKeepsTheListWhileConsulIsAway(t *testing.T) { // L5
 	})
 }
 
+// An agent that comes back empty is told of its services one by one, and flaps meanwhile; one of them is really gone.
+func TestWatchKeepsWhatAnAgentHasForgotten(t *testing.T) { // L5
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{answers: []answer{
+			{index: 500, ids: []string{"B1", "B2", "B3"}},
+			{err: errors.New("connection refused")},
+			{index: 3},
+			{after: 3 * time.Second, index: 4},
+			{err: errors.New("connection refused")},
+			{index: 3},
+			{after: 5 * time.Second, index: 4, ids: []string{"B2"}},
+			{after: 3 * time.Second, index: 5, ids: []string{"B1", "B2"}},
+			{after: regainTime - 8*time.Second, index: 5, ids: []string{"B1", "B2"}}, // as Consul answers when a query has waited
+		}}
+		s.play(t, time.Minute)
+		s.fiveASecond(t)
+		for i, list := range s.lists {
+			whole := len(list) == 3
+			if whole != (i < len(s.lists)-1) {
+				t.Fatalf("list %d of %v", i, s.lists)
+			}
+		}
+		if s.last() != "B1 B2" {
+			t.Fatalf("lists %v", s.lists)
+		}
+		if kept := s.listsAt[len(s.lists)-1].Sub(s.at[5]); kept < regainTime || kept > regainTime+5*time.Second {
+			t.Errorf("what is gone was kept for %v after the outage", kept)
+		}
+		if wait := s.asked[6].Get("wait"); wait == "30000ms" {
+			t.Errorf("the query after the outage may wait %s", wait)
+		}
+	})
+}
+
 func TestWatchOutlastsAConsulThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{answers: []answer{
 			{index: 5, ids: []string{"B1"}}, {after: time.Hour}, {after: time.Hour}, {index: 6, ids: []string{"B2"}}}}
 		s.play(t, 2*time.Minute)
-		if s.last() != "B2" {
+		if s.last() != "B2 B1" {
 			t.Fatalf("lists %v after %d queries", s.lists, len(s.asked))
 		}
 	})

@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
 	"strings"
 
 	"github.com/headgate/headgate/gateway/protocol"
@@ -50,15 +49,29 @@ func bearer(v string) (secret string, ok bool) {
 	return secret, ok && secret != "" && strings.EqualFold(scheme, "bearer")
 }
 
-// keyShape: the tenant may contain dashes, the secret cannot, so the last dash splits.
-var keyShape = regexp.MustCompile(`^sk-([a-z0-9][a-z0-9_-]{0,62})-[0-9A-Za-z]{32,}$`)
-
+// tenantOf is the tenant in a key of the form sk-<tenant>-<secret>: up to 63 of a-z 0-9 _ - with a letter or digit first,
+// and at least 32 of 0-9 A-Z a-z. The tenant may contain dashes, the secret cannot, so the last dash splits.
 func tenantOf(key string) string {
-	if m := keyShape.FindStringSubmatch(key); m != nil {
-		return m[1]
+	rest, ok := strings.CutPrefix(key, "sk-")
+	dash := strings.LastIndexByte(rest, '-')
+	if !ok || dash < 1 || dash > 63 || len(rest)-dash-1 < 32 {
+		return ""
 	}
-	return ""
+	tenant, secret := rest[:dash], rest[dash+1:]
+	for i := range len(tenant) {
+		if c := tenant[i]; !lowerOrDigit(c) && (i == 0 || c != '_' && c != '-') {
+			return ""
+		}
+	}
+	for i := range len(secret) {
+		if c := secret[i]; !lowerOrDigit(c) && (c < 'A' || c > 'Z') {
+			return ""
+		}
+	}
+	return tenant
 }
+
+func lowerOrDigit(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 
 func unauthorized() *refusal {
 	return refusalOf(protocol.InvalidAPIKey(), headerField{"Www-Authenticate", "Bearer"})

@@ -146,16 +146,25 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 		_ = x.control.SetReadDeadline(time.Now().Add(drainTimeout))
 	}
 	h := x.w.Header()
+	values := make([]string, 0, len(fields)+len(x.always)+1) // one piece of memory for all
+	add := func(name, value string) {
+		if before := h[name]; before != nil {
+			h[name] = append(before, value)
+			return
+		}
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
+	}
 	for _, list := range [...][]headerField{fields, x.always} {
 		for _, f := range list {
-			h[f.Name] = append(h[f.Name], f.Value)
+			add(f.Name, f.Value)
 		}
 	}
 	if x.leaving != nil && x.leaving.Load() {
 		h["Connection"] = []string{"close"}
 	}
 	if length >= 0 {
-		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
+		add("Content-Length", strconv.FormatInt(length, 10))
 		x.sized = true
 	}
 	x.begun = true

@@ -10,11 +10,15 @@ import (
 )
 
 // prompts lends buffers for request bodies. Fresh memory is dear, so buffers are kept in free lists by power of two;
-// the lists are bounded, and so are the bytes lent at one time: a request beyond them waits for its memory.
+// the lists are bounded, and so are the bytes lent at one time: a request beyond them waits for its memory. Large buffers
+// are no part of Go's heap where the system allows it: what a burst took goes back at once, and the collector does not
+// take prompts for a reason to let the heap grow.
 type prompts struct {
 	mu      sync.Mutex
 	free    [largestClass + 1][][]byte
 	kept    int64           // bytes in the free lists
+	idle    int64           // the least of kept since the last trim: nobody needed them
+	trims   bool            // a trim is due
 	lent    int64           // bytes lent
 	waiting []chan struct{} // closed by the next put
 	limit   int64           // bytes lent to first buffers; further ones of the same request may use a quarter more
@@ -23,8 +27,13 @@ type prompts struct {
 const (
 	smallestClass = 12 // 4 KiB
 	largestClass  = 32
-	// keptPrompts bounds the free lists: what a burst leaves behind goes back to the collector.
+	// mappedClass is the smallest whose buffers are not taken from the heap, 64 KiB.
+	mappedClass = 16
+	// keptPrompts bounds the free lists.
 	keptPrompts = 64 << 20
+	// trimAfter is how long a buffer may lie unused: longer than the pauses of steady traffic, so that it finds its
+	// buffers again, and short beside the life of a stream.
+	trimAfter = 2 * time.Second
 	// firstLook is how much is lent to a body for its announced length alone; for more it has to show bytes.
 	firstLook = 128 << 10
 	// promptWait is how long a request waits for its first buffer. It exceeds what an engine takes to show a first
@@ -199,12 +208,16 @@ func (p *prompts) lendLocked(n int64) []byte {
 		b = list[len(list)-1]
 		p.free[class] = list[:len(list)-1]
 		p.kept -= size
+		p.idle = min(p.idle, p.kept)
 	}
 	p.mu.Unlock()
-	if b == nil {
-		b = make([]byte, 0, size)
+	switch {
+	case b != nil:
+		return b
+	case class >= mappedClass:
+		return mapped(size)
 	}
-	return b
+	return make([]byte, 0, size)
 }
 
 // put takes a lent buffer back; the caller must not touch it again.
@@ -213,15 +226,55 @@ func (p *prompts) put(b []byte) {
 	size := int64(cap(b))
 	p.mu.Lock()
 	p.lent -= size
-	if p.kept+size <= keptPrompts {
+	over := p.kept+size > keptPrompts
+	if !over {
 		p.free[class] = append(p.free[class], b[:0])
 		p.kept += size
+		if !p.trims {
+			p.trims, p.idle = true, 0
+			time.AfterFunc(trimAfter, p.trimOn)
+		}
 	}
 	waiting := p.waiting
 	p.waiting = nil
 	p.mu.Unlock()
+	if over && class >= mappedClass {
+		unmap(b)
+	}
 	for _, ready := range waiting {
 		close(ready) // all look again: sizes differ, and waiting is rare
+	}
+}
+
+// trimOn trims again and again while anything is kept.
+func (p *prompts) trimOn() {
+	p.trim()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.trims = p.kept > 0; p.trims {
+		time.AfterFunc(trimAfter, p.trimOn)
+	}
+}
+
+// trim gives back what nobody needed since the last time, the largest first.
+func (p *prompts) trim() {
+	var gone [][]byte
+	p.mu.Lock()
+	for class := largestClass; class >= smallestClass; class-- {
+		for size := int64(1) << class; p.idle >= size && len(p.free[class]) > 0; p.idle -= size {
+			last := len(p.free[class]) - 1
+			if class >= mappedClass {
+				gone = append(gone, p.free[class][last])
+			}
+			p.free[class][last] = nil
+			p.free[class] = p.free[class][:last]
+			p.kept -= size
+		}
+	}
+	p.idle = p.kept
+	p.mu.Unlock()
+	for _, b := range gone {
+		unmap(b)
 	}
 }
 

@@ -51,6 +51,30 @@ func TestBODY2_AnyLength(t *testing.T) {
 	}
 }
 
+// TestTrim: buffers that nobody needed between two trims go back, the others stay.
+func TestTrim(t *testing.T) {
+	p := newPrompts(64 << 20)
+	lend := func(n int) (all [][]byte) {
+		for range n {
+			b, err := p.get(t.Context(), 100_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, append(b, "prompt"...))
+		}
+		return all
+	}
+	p.trims = true // by hand, not by the clock
+	for i, want := range []int{10, 4, 4, 0} {
+		for _, b := range lend([]int{10, 4, 4, 0}[i]) {
+			p.put(b)
+		}
+		if p.trim(); p.kept != int64(want)<<17 {
+			t.Errorf("%d bytes kept after trim %d", p.kept, i)
+		}
+	}
+}
+
 // TestBodyBounds: too large is found with and without a length; a body that ends early is an error.
 func TestBodyBounds(t *testing.T) {
 	p := newPrompts(1 << 20)

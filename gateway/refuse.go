@@ -137,17 +137,26 @@ func dollars(nusd int64) string {
 
 // windowFields describes the tightest limits after this request.
 func windowFields(fields []headerField, a coordinator.Admission) []headerField {
-	fields = windowField(fields, "Requests", a.Requests)
-	return windowField(fields, "Tokens", a.Tokens)
+	fields = windowField(fields, &requestWindow, a.Requests)
+	return windowField(fields, &tokenWindow, a.Tokens)
 }
 
-func windowField(fields []headerField, what string, w coordinator.Window) []headerField {
+// Names of a window's fields: its limit, what remains of it, and until when.
+var (
+	requestWindow = [3]string{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"}
+	tokenWindow   = [3]string{"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"}
+)
+
+func windowField(fields []headerField, names *[3]string, w coordinator.Window) []headerField {
 	if w.Limit < 0 {
 		return fields
 	}
-	reset := strconv.FormatInt(int64(math.Ceil(w.Reset.Seconds())), 10) + "s"
-	return append(fields,
-		headerField{"X-Ratelimit-Limit-" + what, strconv.FormatInt(w.Limit, 10)},
-		headerField{"X-Ratelimit-Remaining-" + what, strconv.FormatInt(max(w.Remaining, 0), 10)},
-		headerField{"X-Ratelimit-Reset-" + what, reset})
+	var b [64]byte // the three values in one piece of memory
+	text := strconv.AppendInt(b[:0], w.Limit, 10)
+	limit := len(text)
+	text = strconv.AppendInt(text, max(w.Remaining, 0), 10)
+	remaining := len(text)
+	text = append(strconv.AppendInt(text, int64(math.Ceil(w.Reset.Seconds())), 10), 's')
+	values := string(text)
+	return append(fields, headerField{names[0], values[:limit]}, headerField{names[1], values[limit:remaining]}, headerField{names[2], values[remaining:]})
 }

@@ -31,16 +31,21 @@ func (r *request) closeBooks() {
 	post := r.g.deps.Pipeline.Post()
 	signOff := post.Owner()
 	r.freeAlone()
+	var line []byte // the record, once it is complete
 	if r.asked {
 		r.account()
-		r.settle(func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
+		line = r.line()
+		r.settle(line, func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
 	}
 	if r.placed {
 		r.g.deps.Placement.ReleaseAs(post, r.release())
 	}
 	r.keep(post)
 	signOff()
-	r.g.deps.UsageLog.Write(&r.record)
+	if line == nil {
+		line = r.line()
+	}
+	r.g.deps.UsageLog.Write(line)
 	if r.g.deps.Observe != nil {
 		r.g.deps.Observe(&r.record)
 	}
@@ -77,14 +82,14 @@ func (r *request) figures() {
 }
 
 // settle hands the real figures over. What was not served is given back; a request an engine was asked for stays counted.
-func (r *request) settle(hand func(coordinator.Settlement)) {
+func (r *request) settle(line []byte, hand func(coordinator.Settlement)) {
 	s := coordinator.Settlement{
 		Tenant:      r.key.tenant,
 		RID:         r.record.RID,
 		Claim:       r.admission.Claim,
 		AdmittedAt:  r.admission.AdmittedAt,
 		KeepRequest: r.served || r.counted,
-		Record:      r.record.AppendJSON(nil),
+		Record:      line,
 
 		NeverAdmitted: r.admission.Local,
 	}
@@ -95,6 +100,12 @@ func (r *request) settle(hand func(coordinator.Settlement)) {
 	}
 	hand(s)
 }
+
+// line is the record as JSON, for the log and for the ledger, which keeps it for a while.
+func (r *request) line() []byte { return r.record.AppendJSON(make([]byte, 0, usualLine)) }
+
+// usualLine is a little more than what most records take.
+const usualLine = 1280
 
 // account says in the record where the request is charged and what was held for it.
 func (r *request) account() {

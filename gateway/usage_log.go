@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	"github.com/rs/zerolog"
-
-	"github.com/headgate/headgate/coordinator"
 )
 
 // UsageLog appends one line of JSON per client request to a file or to standard output. Requests never wait for the
@@ -88,14 +86,14 @@ type keepOpen struct{ io.Writer }
 
 func (keepOpen) Close() error { return nil }
 
-// Write queues one record.
-func (l *UsageLog) Write(r *coordinator.Record) {
+// Write queues one record, a JSON object without a line end.
+func (l *UsageLog) Write(record []byte) {
 	if l.none {
 		return
 	}
 	l.mu.Lock()
 	if len(l.pending) < maxPendingLines {
-		l.pending = append(r.AppendJSON(l.pending), '\n')
+		l.pending = append(append(l.pending, record...), '\n')
 	} else {
 		l.lost++
 	}

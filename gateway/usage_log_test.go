@@ -27,7 +27,7 @@ func TestUsageLogIsRotated(t *testing.T) {
 	for w := range writers {
 		writing.Go(func() {
 			for n := range lines {
-				l.Write(&coordinator.Record{RID: strconv.Itoa(w*lines + n)})
+				l.Write((&coordinator.Record{RID: strconv.Itoa(w*lines + n)}).AppendJSON(nil))
 			}
 		})
 	}
@@ -51,7 +51,7 @@ func TestUsageLogIsRotated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Write(&coordinator.Record{RID: "after"})
+	l.Write((&coordinator.Record{RID: "after"}).AppendJSON(nil))
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestUsageLogKeepsTheOldFile(t *testing.T) {
 	if err := l.Reopen(); err == nil {
 		t.Fatal("no error although the directory is gone")
 	}
-	l.Write(&coordinator.Record{RID: "kept"})
+	l.Write((&coordinator.Record{RID: "kept"}).AppendJSON(nil))
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,12 @@ export PATH := $(PATH):$(CURDIR)/.tools/bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE   ?= headgate:$(VERSION)
 FUZZTIME ?= 20s
+RUN  ?= TestFaults|TestChaos
+SEED ?= 1
+FOR  ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help dev tools check vuln test test-clients fuzz bench build image clean
+.PHONY: help dev tools check vuln test test-clients test-faults fuzz bench build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +37,9 @@ test: tools ## all tests with the race detector
 test-clients: tools ## the public client libraries of Go, Node and Python against two replicas; downloads them once
 	@.ci/clients
 	go test -tags clients -count=1 -v -timeout 8m ./bench/clients
+
+test-faults: tools ## faults under load, two hours at most: RUN=TestFaults/redis for those of a name, SEED and FOR for TestChaos
+	nice go test -tags faults -count=1 -timeout 3h -v -run '$(RUN)' ./bench/faults -seed $(SEED) -chaos $(FOR)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@.ci/fuzz $(FUZZTIME)

@@ -188,6 +188,13 @@ var long = []run{
 		then: 20 * s,
 	},
 	{
+		name: "consul has no leader for 20 s", load: ordinary, on: setup{pair: true},
+		do: []step{
+			{at: 3 * s, what: "consul has lost its leader", do: leaderless},
+			{at: 23 * s, what: "consul has a leader again", do: led, repair: true},
+		},
+	},
+	{
 		name: "an engine is killed and started again 15 s later", load: ordinary,
 		do: []step{
 			{at: 3 * s, what: "b1 is killed", do: killEngine(0)},

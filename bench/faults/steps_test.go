@@ -41,6 +41,16 @@ func thawConsul(w *world)    { w.consul.Cont() }
 func killConsul(w *world)    { w.consul.Kill() }
 func restartConsul(w *world) { w.consul.Restart() }
 
+// leaderless freezes the server that the other one needs, and returns when that one has no leader; led ends it.
+func leaderless(w *world) {
+	w.servers.Other.Stop()
+	lab.Eventually(w.t, 30*s, func() bool { return w.servers.Leader() != nil }, "consul has no leader")
+}
+func led(w *world) {
+	w.servers.Other.Cont()
+	lab.Succeeds(w.t, 30*s, w.servers.Leader, "consul has a leader")
+}
+
 func killEngine(i int) func(*world)   { return func(w *world) { w.engines[i].kill() } }
 func freezeEngine(i int) func(*world) { return func(w *world) { w.engines[i].signal(syscall.SIGSTOP) } }
 func thawEngine(i int) func(*world)   { return func(w *world) { w.engines[i].signal(syscall.SIGCONT) } }

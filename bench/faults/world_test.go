@@ -42,6 +42,7 @@ type setup struct {
 	each     func(t *testing.T, i int) []string // variables of replica i alone
 	program  func(*testing.T) string            // nil: headgate as it is
 	store    func(*testing.T) database          // nil: one redis-server
+	pair     bool                               // Consul is two servers that need each other
 }
 
 // database is the Redis of a run, whatever its shape.
@@ -55,6 +56,7 @@ type world struct {
 	db      database
 	redis   *lab.RedisServer // db, if it is a single server
 	consul  *lab.ConsulServer
+	servers *lab.ConsulServers // if it is two
 	engines []*engineProcess
 	toRedis []*lab.RelayServer // [i] stands between replica i and Redis
 	toAgent []*lab.RelayServer // [i] between replica i and Consul
@@ -67,7 +69,13 @@ type world struct {
 func newWorld(t *testing.T, s setup) *world {
 	t.Helper()
 	s = s.withDefaults()
-	w := &world{t: t, setup: s, consul: lab.Consul(t), keys: map[string]string{}}
+	w := &world{t: t, setup: s, keys: map[string]string{}}
+	if s.pair {
+		w.servers = lab.ConsulPair(t)
+		w.consul = w.servers.Asked
+	} else {
+		w.consul = lab.Consul(t)
+	}
 	if s.store != nil {
 		w.db = s.store(t)
 	} else {

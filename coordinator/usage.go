@@ -69,7 +69,8 @@ type Record struct {
 // AppendJSON appends the record as one JSON object without a line end.
 func (r *Record) AppendJSON(dst []byte) []byte {
 	w := line{dst: append(dst, '{')}
-	w.text("time", r.Time.UTC().Format("2006-01-02T15:04:05.000Z"))
+	w.name("time")
+	w.dst = append(r.Time.UTC().AppendFormat(append(w.dst, '"'), "2006-01-02T15:04:05.000Z"), '"')
 	w.text("request_id", r.RequestID)
 	w.text("rid", r.RID)
 	w.text("replica", r.Replica)
@@ -148,7 +149,15 @@ func (w *line) number(name string, value int64) {
 
 func (w *line) decimal(name string, value float64) {
 	w.name(name)
-	w.dst = strconv.AppendFloat(w.dst, float64(int64(value*1000+0.5))/1000, 'f', -1, 64)
+	n := int64(value*1000 + 0.5)
+	w.dst = strconv.AppendInt(w.dst, n/1000, 10)
+	if n %= 1000; n <= 0 { // nothing negative is counted
+		return
+	}
+	w.dst = append(w.dst, '.', byte('0'+n/100), byte('0'+n/10%10), byte('0'+n%10))
+	for w.dst[len(w.dst)-1] == '0' {
+		w.dst = w.dst[:len(w.dst)-1]
+	}
 }
 
 func (w *line) raw(name, value string) {

@@ -13,6 +13,7 @@
 //	I5. A post-call batch is sent when its last owner has signed off, and one second after its first owner at the latest.
 //	I6. While a cluster's slot is on the move a script runs on no half of its keys: it waits, or fails.
 //	I7. Drain returns after everything handed over before it was sent, or when its context ends.
+//	I8. Calls of a joinable script on one key in one flush are one command; each has its own reply, or is sent alone.
 package pipeline
 
 import (

@@ -421,3 +421,53 @@ func TestURL(t *testing.T) {
 		}
 	}
 }
+
+// doubles replies to each joined call with its argument doubled, to one alone with its argument; odd ones it leaves.
+var doubles = pipeline.NewScript("doubles", `#!lua
+redis.call('INCR', KEYS[1])
+if ARGV[1] ~= '*' then return ARGV[1] end
+local reply = {}
+for i = 3, #ARGV, 2 do
+  if ARGV[i] == 'bad' then return redis.error_reply('ERR bad') end
+  reply[#reply + 1] = tonumber(ARGV[i]) % 2 == 0 and tostring(2 * ARGV[i])
+end
+return reply`).Joinable()
+
+// TestJoined (I8): calls on one key are one command, each gets its own reply, and what the script leaves, or fails over, is
+// sent alone.
+func TestJoined(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, lab.Redis(t).URL(), 5*time.Second)
+	if err := s.Load(t.Context(), doubles); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+		runs string
+	}{
+		"all":  {[]string{"2", "4", "6"}, "4 8 12", "1"},
+		"some": {[]string{"2", "3", "4"}, "4 3 8", "2"},
+		"none": {[]string{"2", "bad", "4"}, "2 bad 4", "4"},
+		"one":  {[]string{"2"}, "2", "1"},
+	} {
+		b := pipeline.New().Batch()
+		var handles []*pipeline.Handle[string]
+		for _, arg := range c.args {
+			handles = append(handles, pipeline.Declare(b, pipeline.Command{Store: s, Script: doubles, Key: name, Args: []string{arg}}, text))
+		}
+		other := pipeline.Declare(b, pipeline.Command{Store: s, Script: doubles, Key: "other-" + name, Args: []string{"5"}}, text)
+		var got []string
+		for _, h := range append(handles, other) {
+			v, err := h.Wait(t.Context())
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			got = append(got, v)
+		}
+		runs, _ := pipeline.Declare(b, pipeline.Command{Store: s, Name: "GET", Key: name}, text).Wait(t.Context())
+		if strings.Join(got, " ") != c.want+" 5" || runs != c.runs {
+			t.Errorf("%s: replies %v in %s runs, want %q in %s", name, got, runs, c.want, c.runs)
+		}
+	}
+}

@@ -22,14 +22,24 @@ func (s *Store) send(ctx context.Context, calls []*call) {
 	// The caller's own end does not cut a pipeline that others share: the deadline is the store's.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
 	defer cancel()
+	if joins := join(calls); joins != nil {
+		calls = s.sendJoined(ctx, *client, joins)
+	}
+	s.sendEach(ctx, *client, calls)
+}
+
+func (s *Store) sendEach(ctx context.Context, client rueidis.Client, calls []*call) {
+	if len(calls) == 0 {
+		return
+	}
 	commands := make([]rueidis.Completed, len(calls))
 	for i, c := range calls {
-		commands[i] = s.command(*client, c, false)
+		commands[i] = s.command(client, c, false)
 	}
-	for i, r := range (*client).DoMulti(ctx, commands...) {
+	for i, r := range client.DoMulti(ctx, commands...) {
 		m, err := r.ToMessage()
 		if again, full := repeatable(err); again {
-			m, err = s.repeat(ctx, *client, calls[i], full)
+			m, err = s.repeat(ctx, client, calls[i], full)
 		}
 		calls[i].resolve(m, err)
 	}

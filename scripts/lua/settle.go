@@ -5,7 +5,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var settleScript = read("settle")
+var settleScript = read("settle").Joinable()
 
 // SettleArgs replaces a hold by the real figures.
 type SettleArgs struct {

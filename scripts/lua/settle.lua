@@ -28,18 +28,35 @@
 --                         primary): charged
 --                       5 unknown and older, or unknown, without a claim and not free: nothing charged, filed as doubtful
 --                       6 unknown, without a claim and free: the admission was never applied; it will not be any more
+-- joined    several at once, see joined.part.lua: *, then for each the number of its arguments and these; the reply is a list
 -- repeat    3
--- cost      3 scopes with rpm, tpm and budget: 10 reads, 26 writes; 1 and 1 more to learn
+-- cost      3 scopes with rpm, tpm and budget: 10 reads, 26 writes; 1 and 1 more to learn; of several at once each further one
+--           that names the same counters: 1 write
 local root, rid = KEYS[1], ARGV[1]
 local call = redis.call
-local now = tonumber(ARGV[15])
+local now = tonumber(ARGV[rid == '*' and 17 or 15])
 if not now then
   local t = call('TIME')
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 local stamp = string.format('%d', now)
-local keep, prompt, completion, cost, record = ARGV[3], ARGV[4], ARGV[6], ARGV[7], ARGV[8]
 local open, reservations, settled, usage = root .. ':open', root .. ':reservations', root .. ':settled', root .. ':usage'
+
+-- moved_mean is a learned figure (kind 1: bytes per token, 2: output length, both in thousandths) after one more sample: it
+-- moves by a sixteenth of their distance, and by 5 % of itself at most.
+local function moved_mean(was, kind, sample)
+  local max, min = math.max, math.min
+  local least, start, most = kind == 1 and 2000 or 64000, kind == 1 and 4000 or 256000, kind == 1 and 6000 or 2048000
+  was = tonumber(was or start) or start
+  local step = (max(least, min(most, sample)) - was) / 16
+  return max(least, min(most, was + max(-was / 20, min(was / 20, step))))
+end
+if rid == '*' then
+  local argv = ARGV
+  -- include joined.part.lua
+end
+
+local keep, prompt, completion, cost, record = ARGV[3], ARGV[4], ARGV[6], ARGV[7], ARGV[8]
 
 -- First half.
 local filed = call('HGET', open, rid)
@@ -171,17 +188,8 @@ if what ~= 4 then
   call('ZREM', reservations, rid)
 end
 if learned then
-  -- A sample moves the mean by a sixteenth of their distance, and by 5 % of the mean at most.
-  local values = { figures, 0, lengths, 0 }
-  for j = 1, 2 do
-    local least, start, most = j == 1 and 2000 or 64000, j == 1 and 4000 or 256000, j == 1 and 6000 or 2048000
-    local sample = j == 1 and ARGV[10] * 1000 / prompt or completion * 1000 / ARGV[12]
-    local was = tonumber(learned[j] or start) or start
-    local step = (math.max(least, math.min(most, sample)) - was) / 16
-    step = math.max(-was / 20, math.min(was / 20, step))
-    values[2 * j] = string.format('%d', math.max(least, math.min(most, was + step)))
-  end
-  call('HSET', root .. ':learned', unpack(values))
+  call('HSET', root .. ':learned', figures, string.format('%d', moved_mean(learned[1], 1, ARGV[10] * 1000 / prompt)), lengths,
+    string.format('%d', moved_mean(learned[2], 2, completion * 1000 / ARGV[12])))
 end
 if record ~= '' then call('XADD', usage, '*', 'record', record) end
 return { what }

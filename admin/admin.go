@@ -1,4 +1,5 @@
-// Package admin is the second port: whether the process lives, whether it should get requests, and its metrics.
+// Package admin is the second port: whether the process lives, whether it should get requests, its metrics, and what the
+// pools can do and have to do.
 //
 // Invariants:
 //
@@ -23,6 +24,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/headgate/headgate/coordinator"
 )
 
 // checkTime bounds one /readyz: load balancers ask every second or two and give up soon.
@@ -40,6 +43,8 @@ type Check struct {
 type Config struct {
 	Token  string // "": none needed; config allows that on loopback addresses only
 	Checks []Check
+
+	Capacity func() []coordinator.Capacity // must not block; nil: /capacity is not there
 }
 
 // Server answers on the admin port.
@@ -61,6 +66,9 @@ func New(cfg Config, metrics *Metrics, log zerolog.Logger) *Server {
 	})
 	s.mux.HandleFunc("GET /readyz", s.ready)
 	s.mux.Handle("GET /metrics", s.guard(metrics.handler()))
+	if cfg.Capacity != nil {
+		s.mux.Handle("GET /capacity", s.guard(http.HandlerFunc(s.capacity)))
+	}
 	s.mux.Handle("/", s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "not_found_error", "route_not_found", "there is nothing at "+r.Method+" "+r.URL.Path)
 	})))

@@ -134,7 +134,7 @@ func TestMetricsFollowRecords(t *testing.T) {
 		Backlog: map[string]func() int{"redis": func() int { return 9 }, "cache": func() int { return 0 }},
 		Open:    func() int { return 3 }, Unsettled: func() int { return 5 }, ConsulUp: func() bool { return true }, BeatAge: func() time.Duration { return 1500 * time.Millisecond },
 		Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} },
-		LastLoad:  func() catalogue.Load { return catalogue.Load{At: time.UnixMilli(1_700_000_000_500)} }})
+		LastLoad:  func() catalogue.Load { return catalogue.Load{At: time.UnixMilli(1_700_000_000_500)} }, Capacity: capacity})
 	_, url := start(t, admin.Config{}, m)
 	ok := coordinator.Record{Route: "/v1/chat/completions", Model: "qwen-7b", Pool: "qwen", Status: 200, Outcome: "ok", Attempts: 2, Stream: true,
 		Prompt: 100, Cached: 40, Completion: 10, CostKnown: true, CostNUSD: 2_500_000_000, Cache: "miss", QueueMS: 300, RedisMS: 0.7,
@@ -172,6 +172,23 @@ func TestMetricsFollowRecords(t *testing.T) {
 		`headgate_slots{pool="qwen"} 0`,
 		`headgate_slots_held{pool="qwen"} 4`,
 		`headgate_queue_length{pool="qwen"} 8`,
+		`headgate_pool_capacity_mu{pool="qwen"} 300`,
+		`headgate_pool_served_mu{pool="qwen"} 20.5`,
+		`headgate_pool_offered_mu{pool="qwen"} 30`,
+		`headgate_pool_waiting_mu{pool="qwen"} 40`,
+		`headgate_pool_utilisation{pool="qwen"} 0.5`,
+		`headgate_pool_desired_replicas{pool="qwen"} 3`,
+		`headgate_engine_held{backend="a",pool="qwen"} 2`,
+		`headgate_engine_backlog_mu{backend="a",pool="qwen"} 7.5`,
+		`headgate_engine_cooldown_seconds{backend="a",pool="qwen"} 0`,
+		`headgate_engine_probes_failed{backend="a",pool="qwen"} 1`,
+		`headgate_engine_external{backend="a",pool="qwen"} 3`,
+		`headgate_engine_running{backend="a",pool="qwen"} 5`,
+		`headgate_engine_waiting{backend="a",pool="qwen"} 6`,
+		`headgate_engine_kv_use{backend="a",pool="qwen"} 0.25`,
+		`headgate_engine_prefix_queries_tokens{backend="a",pool="qwen"} 900`,
+		`headgate_engine_prefix_hits_tokens{backend="a",pool="qwen"} 300`,
+		`headgate_engine_cooldown_seconds{backend="b",pool="qwen"} `,
 		`headgate_errors_total{code="model_not_found"} 1`,
 		`headgate_post_call_backlog{store="redis"} 9`,
 		`headgate_post_call_backlog{store="cache"} 0`,
@@ -190,8 +207,32 @@ func TestMetricsFollowRecords(t *testing.T) {
 			t.Errorf("missing %s", want)
 		}
 	}
+	if strings.Contains(text, `headgate_engine_running{backend="b"`) {
+		t.Error("what an engine said that was not read of late")
+	}
 	if strings.Contains(text, "made") {
 		t.Error("a name that a client made up is a label")
+	}
+}
+
+// capacity is a pool of two backends, of which b was not read of late.
+func capacity() []coordinator.Capacity {
+	return []coordinator.Capacity{{Pool: "qwen", At: time.UnixMilli(1_700_000_000_500), CapacityMU: 300, ServedMU: 20.5, OfferedMU: 30, WaitingMU: 40,
+		Utilisation: 0.5, Desired: 3, Backends: 2, Used: 1, Slots: 8, Held: 4, External: 3, Waiting: 9, Engines: []coordinator.EngineState{
+			{Backend: "a", Held: 2, BacklogMU: 7.5, ProbesFailed: 1, Known: true, External: 3, Running: 5, Queue: 6, KVUse: 0.25, PrefixQueries: 900, PrefixHits: 300},
+			{Backend: "b", CooldownUntil: time.Now().Add(time.Hour), Running: 99}}}}
+}
+
+// TestCapacityIsJSON: behind the token, by pool.
+func TestCapacityIsJSON(t *testing.T) {
+	_, url := start(t, admin.Config{Token: "s3cret", Capacity: capacity}, nil)
+	if status, _ := get(t, url+"/capacity", ""); status != 401 {
+		t.Errorf("without the token: %d", status)
+	}
+	status, body := get(t, url+"/capacity", "Bearer s3cret")
+	if want := `{"pools":{"qwen":{"capacity_mu":300,"served_mu":20.5,"offered_mu":30,"waiting_mu":40,"utilisation":0.5,"desired_replicas":3,` +
+		`"backends":2,"backends_in_use":1,"slots":8,"slots_held":4,"external":3,"waiting":9,"as_of":"2023-11-14T22:13:20.500Z"}}}` + "\n"; status != 200 || body != want {
+		t.Errorf("%d %s", status, body)
 	}
 }
 

@@ -31,6 +31,9 @@ func (m *Metrics) read(from Sources) {
 		gauge(m, "catalogue_last_load_successful", "0 while the models file says something else than what is in use.", func() int { return one(from.LastLoad().Good) })
 		gauge(m, "catalogue_loaded_timestamp_seconds", "When the catalogue in use was read; 0 without a file.", func() float64 { return unix(from.LastLoad()) })
 	}
+	if from.Capacity != nil {
+		m.registry.MustRegister(capacities{from.Capacity})
+	}
 	if from.Pools != nil {
 		m.registry.MustRegister(backends{from.Pools, from.Held, from.Waiting})
 	}

@@ -30,6 +30,7 @@ type Sources struct {
 	BeatAge       func() time.Duration  // since Redis acknowledged a beat
 	Catalogue     func() *catalogue.Catalogue
 	LastLoad      func() catalogue.Load
+	Capacity      func() []coordinator.Capacity // of all pools, fleet-wide; must not block
 }
 
 // Metrics counts what usage records say. Observe is safe for concurrent use.

@@ -96,7 +96,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 		Ledger: r.ledger, Placement: r.placement, Cache: cache, Responses: responses, Cluster: r.cluster, Catalogue: r.catalogue,
 		Pipeline: r.pipeline, UsageLog: r.usageLog, Observe: metrics.Observe, Log: log,
 	})
-	r.admin = admin.New(admin.Config{Token: cfg.AdminToken, Checks: r.checks(instead.simple)}, metrics, log)
+	r.admin = admin.New(admin.Config{Token: cfg.AdminToken, Checks: r.checks(instead.simple), Capacity: r.placement.Capacity}, metrics, log)
 	if err := r.listen(); err != nil {
 		return nil, errors.Join(err, r.usageLog.Close())
 	}
@@ -110,7 +110,7 @@ func (r *replica) sources() admin.Sources {
 		Running: func() int { return r.gateway.Running() }, PromptBytes: func() int64 { return r.gateway.PromptBytes() },
 		Backlog: map[string]func() int{"redis": r.store.Backlog, "cache": r.answers.Backlog},
 		Open:    r.ledger.Open, Unsettled: r.ledger.Unsettled, BeatAge: r.placement.LastBeat,
-		Catalogue: r.catalogue.Current, LastLoad: r.catalogue.LastLoad,
+		Catalogue: r.catalogue.Current, LastLoad: r.catalogue.LastLoad, Capacity: r.placement.Capacity,
 	}
 	if r.cfg.ConsulAddr != "" {
 		sources.ConsulUp = r.cluster.ConsulUp

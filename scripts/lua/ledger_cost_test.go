@@ -1,7 +1,7 @@
 package lua
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,62 +10,82 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/headgate/headgate/bench/lab"
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
 )
 
 // BenchmarkDecision prints the Redis CPU of one admission and its settlement, in µs, from INFO commandstats, for 1, 3 and 6
-// scopes. With YARDSTICK set to a directory that holds naive-admit.lua and naive-settle.lua, it runs those for three
-// scopes in between, a hundred requests at a time, and prints the ratio: the median of pairs, for the machine is never quiet.
+// scopes, one at a time and (flush=8) with the settlements of eight requests in one flush; and the ratio to the yardstick, a
+// plain pair of scripts for three scopes that runs in between, a hundred requests at a time: the median of pairs, for the
+// machine is never quiet. core/s is how many requests a second one core holds that does nothing else: a million divided by
+// the µs of the whole process, reading and replying included.
 func BenchmarkDecision(b *testing.B) {
 	for _, scopes := range []int{1, 3, 6} {
-		b.Run(fmt.Sprintf("scopes=%d", scopes), func(b *testing.B) { decision(b, scopes) })
-	}
-}
-
-func decision(b *testing.B, scopes int) {
-	server := lab.Redis(b)
-	s, err := pipeline.NewStore(pipeline.StoreConfig{URL: server.URL(), Timeout: 5 * time.Second})
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(b.Context())
-	defer cancel()
-	go s.Run(ctx)
-	if err := s.WaitConnected(ctx); err != nil {
-		b.Fatal(err)
-	}
-	theirs := naivePair(b, s)
-	blocks := max(b.N/costBlock, 1)
-	ours := decider(b, s, scopes)
-	var us, them, ratios []float64
-	for range blocks {
-		us = append(us, perRequest(b, s, ours))
-		if theirs != nil {
-			them = append(them, perRequest(b, s, theirs))
-			ratios = append(ratios, us[len(us)-1]/them[len(them)-1])
+		for _, flush := range []int{1, 8} {
+			b.Run(fmt.Sprintf("scopes=%d/flush=%d", scopes, flush), func(b *testing.B) {
+				s := benchStore(b)
+				compare(b, s, flush, together(decider(b, s, scopes)))
+			})
 		}
 	}
-	b.ReportMetric(median(us), "redis-µs/request")
-	if theirs != nil {
-		b.ReportMetric(median(them), "yardstick-µs/request")
-		b.ReportMetric(median(ratios), "ratio")
-	}
 }
 
-// costBlock is how many requests are measured at once.
-const costBlock = 100
+// requests does so many requests, the parts after the answer of all in one flush.
+type requests func(flush int)
+
+// compare runs ours and the yardstick in turn.
+func compare(b *testing.B, s *pipeline.Store, flush int, ours requests) {
+	theirs := naivePair(b, s)
+	var us, them, ratios, core []float64
+	for range max(b.N/costBlock, 1) {
+		began := processUsec(b, s)
+		us = append(us, perRequest(b, s, flush, func() { ours(flush) }))
+		core = append(core, costBlock/(processUsec(b, s)-began)*1e6)
+		them = append(them, perRequest(b, s, 1, theirs))
+		ratios = append(ratios, us[len(us)-1]/them[len(them)-1])
+	}
+	b.ReportMetric(median(us), "redis-µs/request")
+	b.ReportMetric(median(them), "yardstick-µs/request")
+	b.ReportMetric(median(ratios), "ratio")
+	b.ReportMetric(median(core), "core/s")
+}
+
+// costBlock is how many requests are measured at once, about: a multiple of every flush.
+const costBlock = 104
 
 func median(list []float64) float64 {
 	sort.Float64s(list)
 	return list[len(list)/2]
 }
 
-// decider admits and settles one request each time, for so many scopes with rpm, tpm and a budget.
-func decider(b *testing.B, s *pipeline.Store, scopes int) func() {
+// part is one owner's share of a request: it declares what comes before the model call; what it returns waits for that and
+// declares what comes after; what that returns waits for the end. All of it is asserted.
+type part func(before *pipeline.Batch) func(after *pipeline.Batch) func()
+
+// together is requests that consist of these parts.
+func together(parts ...part) requests {
+	return func(flush int) {
+		var after pipeline.Batch
+		var ends []func()
+		for range flush {
+			var before pipeline.Batch
+			var sent []func(*pipeline.Batch) func()
+			for _, p := range parts {
+				sent = append(sent, p(&before))
+			}
+			for _, then := range sent {
+				ends = append(ends, then(&after))
+			}
+		}
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// decider admits and settles, for so many scopes with rpm, tpm and a budget.
+func decider(b *testing.B, s *pipeline.Store, scopes int) part {
 	ctx, root := b.Context(), "hg:{t:acme}"
 	limits := []string{"rpm", "100000000", "tpm", "1000000000", "budget_usd", "1000000", "period", "month", "created_at", "1"}
 	key := []string{"id", "key_1", "name", "ci"}
@@ -87,32 +107,34 @@ func decider(b *testing.B, s *pipeline.Store, scopes int) func() {
 	label := ClaimText(`"request_id":"0123456789","rid":"0123456789abcdef0123456789abcdef","replica":"host-1","tenant":"acme","end_user":"","tags":[],"route":"/v1/chat/completions","model":"qwen-7b","stream":true`)
 	record := []byte(`{"time":"2026-11-30T12:00:00.000Z",` + label + fmt.Sprintf(`,"pad":"%0500d"}`, 0))
 	rid := 0
-	return func() {
+	return func(before *pipeline.Batch) func(*pipeline.Batch) func() {
 		rid++
 		a := AdmitArgs{RID: fmt.Sprintf("%032x", rid), KeyHash: "k1", Owner: "host-1", Model: "qwen-7b", Known: true, Priced: true,
 			Prompt: 100, Usual: 256, HoldNUSD: 400000, Label: label}
 		if scopes >= 6 {
 			a.EndUser, a.Tags = "bob", "nightly"
 		}
-		batch := &pipeline.Batch{}
-		r, err := Admit(batch, s, root, a, func(r AdmitReply) AdmitReply { return r }).Wait(ctx)
-		if err != nil || r.Verdict != 1 || strings.Count(r.Claim, "t:2") != scopes {
-			b.Fatalf("%+v %v", r, err)
-		}
-		done, err := Settle(batch, s, root, SettleArgs{RID: a.RID, Claim: r.Claim, Keep: true, Prompt: 90, Completion: 40, CostNUSD: 3000,
-			Record: record}).Wait(ctx)
-		if err != nil || done != Replaced {
-			b.Fatalf("%d %v", done, err)
+		admitted := Admit(before, s, root, a, func(r AdmitReply) AdmitReply { return r })
+		return func(after *pipeline.Batch) func() {
+			r, err := admitted.Wait(ctx)
+			if err != nil || r.Verdict != 1 || strings.Count(r.Claim, "t:2") != scopes {
+				b.Fatalf("%+v %v", r, err)
+			}
+			settled := Settle(after, s, root, SettleArgs{RID: a.RID, Claim: r.Claim, Keep: true, Prompt: 90, Completion: 40, CostNUSD: 3000,
+				Record: record})
+			return func() {
+				if done, err := settled.Wait(ctx); err != nil || done != Replaced {
+					b.Fatalf("%d %v", done, err)
+				}
+			}
 		}
 	}
 }
 
-// naivePair does one request of the probe each time; nil without YARDSTICK.
+// naivePair does one request of the yardstick each time. YARDSTICK names another directory of naive-admit.lua and
+// naive-settle.lua than ours.
 func naivePair(b *testing.B, s *pipeline.Store) func() {
-	ctx, dir := b.Context(), os.Getenv("YARDSTICK")
-	if dir == "" {
-		return nil
-	}
+	ctx, dir := b.Context(), cmp.Or(os.Getenv("YARDSTICK"), "testdata")
 	naive := func(name string) *pipeline.Script {
 		text, err := os.ReadFile(filepath.Join(dir, name+".lua"))
 		if err != nil {
@@ -122,7 +144,8 @@ func naivePair(b *testing.B, s *pipeline.Store) func() {
 	}
 	admit, settle := naive("naive-admit"), naive("naive-settle")
 	for suffix, more := range map[string][]string{":key:k1": {"id", "key_1", "team", "search"}, ":team:search": {"id", "x"}, "": {"id", "x"}} {
-		if _, err := s.Do(ctx, "HSET", "hg:{t:naive}"+suffix, append(more, "rpm", "100000000", "tpm", "1000000000", "budget_nusd", "1000000000000000")...); err != nil {
+		if _, err := s.Do(ctx, "HSET", "hg:{t:naive}"+suffix, append(more, "rpm", "100000000", "tpm", "1000000000", "budget_nusd", "1000000000000000",
+			"budget", "1000000000000000")...); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -144,25 +167,30 @@ func naivePair(b *testing.B, s *pipeline.Store) func() {
 
 var evalUsec = regexp.MustCompile(`cmdstat_(?:evalsha|eval):calls=\d+,usec=(\d+)`)
 
-// measure is Redis' own CPU per call of once.
-func measure(b *testing.B, s *pipeline.Store, once func()) float64 {
-	once()
-	before, n := scriptUsec(b, s), 0
-	for range b.N {
-		once()
-		n++
-	}
-	return (scriptUsec(b, s) - before) / float64(n)
-}
-
-// perRequest is measure over one block.
-func perRequest(b *testing.B, s *pipeline.Store, once func()) float64 {
+// perRequest is Redis' own CPU per request over one block of them; once does `flush`.
+func perRequest(b *testing.B, s *pipeline.Store, flush int, once func()) float64 {
 	once()
 	before := scriptUsec(b, s)
-	for range costBlock {
+	for range costBlock / flush {
 		once()
 	}
 	return (scriptUsec(b, s) - before) / costBlock
+}
+
+var cpuSeconds = regexp.MustCompile(`used_cpu_(?:sys|user):([0-9.]+)`)
+
+// processUsec is the CPU time the whole process has used so far.
+func processUsec(b *testing.B, s *pipeline.Store) (sum float64) {
+	m, err := s.Do(b.Context(), "INFO", "", "cpu")
+	if err != nil {
+		b.Fatal(err)
+	}
+	text, _ := m.ToString()
+	for _, f := range cpuSeconds.FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.ParseFloat(f[1], 64)
+		sum += n * 1e6
+	}
+	return sum
 }
 
 // scriptUsec is the time Redis has spent in scripts so far.

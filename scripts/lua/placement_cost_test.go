@@ -3,8 +3,6 @@ package lua
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,34 +10,40 @@ import (
 	"github.com/headgate/headgate/pipeline"
 )
 
-// BenchmarkPlacement prints the Redis CPU of one place and its release, in µs, from INFO commandstats: for 3, 16 and 32
-// candidates, without fingerprints and with 12 of a conversation that goes on; quick: the ring's first is as good as any;
-// weighed: the prompt is so long that all are. With YARDSTICK set to a directory that holds naive-admit.lua and
-// naive-settle.lua, it prints the ratio to them as well.
-func BenchmarkPlacement(b *testing.B) {
-	s := benchStore(b)
-	theirs := 0.0
-	if dir := os.Getenv("YARDSTICK"); dir != "" {
-		b.Run("yardstick", func(b *testing.B) {
-			theirs = yardstick(b, s, dir)
-			b.ReportMetric(theirs, "redis-µs/request")
-		})
+// BenchmarkRequest prints the Redis CPU of a whole request, in µs, as BenchmarkDecision does for its half: admit, place, settle
+// and release, three scopes, 8 candidates, 12 fingerprints of a conversation that goes on, one at a time (flush=1) and with
+// the ends of eight requests in one flush.
+func BenchmarkRequest(b *testing.B) {
+	for _, mu := range []int64{quick, weighed} {
+		for _, flush := range []int{1, 8} {
+			b.Run(fmt.Sprintf("%s/flush=%d", ways[mu], flush), func(b *testing.B) {
+				s := benchStore(b)
+				compare(b, s, flush, together(decider(b, s, 3), placer(b, s, 8, 12, mu)))
+			})
+		}
 	}
-	for _, n := range []int{3, 16, 32} {
+}
+
+// BenchmarkPlacement prints the Redis CPU of one place and its release, in µs, and the ratio to the yardstick: for 3, 8 and 32
+// candidates, without fingerprints and with 12.
+func BenchmarkPlacement(b *testing.B) {
+	for _, n := range []int{3, 8, 32} {
 		for _, prints := range []int{0, 12} {
-			for _, mu := range []int64{20, 400_000} {
-				name := fmt.Sprintf("candidates=%d/prints=%d/%s", n, prints, map[bool]string{true: "quick", false: "weighed"}[mu < 10_000])
-				b.Run(name, func(b *testing.B) {
-					ours := measurePlacement(b, s, fmt.Sprintf("hg:{p:%s-%d}", name, b.N), n, prints, mu)
-					b.ReportMetric(ours, "redis-µs/request")
-					if theirs > 0 {
-						b.ReportMetric(ours/theirs, "ratio")
-					}
+			for _, mu := range []int64{quick, weighed} {
+				b.Run(fmt.Sprintf("candidates=%d/prints=%d/%s", n, prints, ways[mu]), func(b *testing.B) {
+					s := benchStore(b)
+					compare(b, s, 1, together(placer(b, s, n, prints, mu)))
 				})
 			}
 		}
 	}
 }
+
+// Thousandths of a model unit of a request: for which the ring's first backend is as good as any, and for which all are
+// weighed.
+const quick, weighed = 20, 400_000
+
+var ways = map[int64]string{quick: "quick", weighed: "weighed"}
 
 // BenchmarkPlacementQueued prints the Redis CPU of a request that waits: its place joins the queue, and the release of the
 // one before it hands the slot over, with a hundred others waiting behind.
@@ -63,19 +67,26 @@ func BenchmarkPlacementQueued(b *testing.B) {
 				join()
 			}
 			done := 0
-			b.ReportMetric(measure(b, s, func() {
+			once := func() {
 				join()
 				done++
 				r, err := Release(&pipeline.Batch{}, s, root, ReleaseArgs{RID: fmt.Sprintf("%032x", done), Attempt: 1, Replica: "host-1"}).Wait(b.Context())
 				if err != nil || r.Granted != 1 {
 					b.Fatalf("%+v %v", r, err)
 				}
-			}), "redis-µs/request")
+			}
+			var us []float64
+			for range max(b.N/costBlock, 1) {
+				us = append(us, perRequest(b, s, 1, once))
+			}
+			b.ReportMetric(median(us), "redis-µs/request")
 		})
 	}
 }
 
-func measurePlacement(b *testing.B, s *pipeline.Store, root string, n, prints int, mu int64) float64 {
+// placer places and releases requests of so many MU among n backends.
+func placer(b *testing.B, s *pipeline.Store, n, prints int, mu int64) part {
+	root := fmt.Sprintf("hg:{p:%d-%d-%d}", n, prints, mu)
 	a := PlaceArgs{Attempt: 1, Replica: "host-1", Tenant: "acme", Model: "qwen-7b", MU: mu, OutputMU: mu / 10, Wait: true, Limit: 1000,
 		Prompt: Prompt{Tokens: 36_000, Save: 9, Least: 512}}
 	beat := BeatArgs{Replica: "host-1"}
@@ -87,12 +98,12 @@ func measurePlacement(b *testing.B, s *pipeline.Store, root string, n, prints in
 	if _, err := Beat(&pipeline.Batch{}, s, root, beat).Wait(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	request, used := 0, map[string]bool{}
-	cost := measure(b, s, func() {
+	request := 0
+	return func(before *pipeline.Batch) func(*pipeline.Batch) func() {
 		request++
+		a := a
 		a.RID = fmt.Sprintf("%032x", request)
 		a.Prompt.Bucket = request / 8 % 16
-		a.Prompt.Prints = a.Prompt.Prints[:0]
 		for i := range prints { // of 8 requests of a conversation, each shares all but its last two
 			turn := request / 8
 			if i >= 10 {
@@ -100,20 +111,20 @@ func measurePlacement(b *testing.B, s *pipeline.Store, root string, n, prints in
 			}
 			a.Prompt.Prints = append(a.Prompt.Prints, Print{Name: fmt.Sprintf("%09x%02d", turn, i), Tokens: int64(3000 * (i + 1))})
 		}
-		r, err := Place(&pipeline.Batch{}, s, root, a, func(r PlaceReply) PlaceReply { return r }).Wait(b.Context())
-		if err != nil || r.State != PlacePlaced || mu < 10_000 && r.ExpectedMS > 50 {
-			b.Fatalf("%+v %v", r, err)
+		placed := Place(before, s, root, a, func(r PlaceReply) PlaceReply { return r })
+		return func(after *pipeline.Batch) func() {
+			r, err := placed.Wait(b.Context())
+			if err != nil || r.State != PlacePlaced || mu == quick && (r.ExpectedMS > 50 || r.Backend != a.Candidates[0].Backend) {
+				b.Fatalf("%+v %v", r, err)
+			}
+			end := Release(after, s, root, ReleaseArgs{RID: a.RID, Attempt: 1, Replica: a.Replica, Ran: RanAnswered, TTFTMS: 50, Tokens: 200})
+			return func() {
+				if done, err := end.Wait(b.Context()); err != nil || !done.Released {
+					b.Fatalf("%+v %v", done, err)
+				}
+			}
 		}
-		used[r.Backend] = true
-		done, err := Release(&pipeline.Batch{}, s, root, ReleaseArgs{RID: a.RID, Attempt: 1, Replica: a.Replica, Ran: RanAnswered, TTFTMS: 50, Tokens: 200}).Wait(b.Context())
-		if err != nil || !done.Released {
-			b.Fatalf("%+v %v", done, err)
-		}
-	})
-	if b.N > 100 && (len(used) == 1) != (mu < 10_000) {
-		b.Fatalf("%d MU went to %v", mu/1000, used)
 	}
-	return cost
 }
 
 func benchStore(b *testing.B) *pipeline.Store {
@@ -129,34 +140,4 @@ func benchStore(b *testing.B) *pipeline.Store {
 		b.Fatal(err)
 	}
 	return s
-}
-
-// yardstick is the Redis CPU of the plain scripts in dir: an admission of three scopes and its settlement.
-func yardstick(b *testing.B, s *pipeline.Store, dir string) float64 {
-	script := func(name string) *pipeline.Script {
-		text, err := os.ReadFile(filepath.Join(dir, name+".lua"))
-		if err != nil {
-			b.Fatal(err)
-		}
-		return pipeline.NewScript(name, string(text))
-	}
-	admit, settle := script("naive-admit"), script("naive-settle")
-	for _, k := range []string{"hg:{t:naive}:key:k1", "hg:{t:naive}:team:search", "hg:{t:naive}"} {
-		if _, err := s.Do(b.Context(), "HSET", k, "id", "x", "team", "search", "rpm", "100000000", "tpm", "1000000000", "budget_nusd", "1000000000000000"); err != nil {
-			b.Fatal(err)
-		}
-	}
-	rid := 0
-	return measure(b, s, func() {
-		rid++
-		id, batch := fmt.Sprintf("%032x", rid), &pipeline.Batch{}
-		reply, err := pipeline.Declare(batch, pipeline.Command{Store: s, Script: admit, Key: "hg:{t:naive}", Args: []string{"k1", "356", "400000", id}}, wholesOrText).Wait(b.Context())
-		if err != nil || reply[0] != "1" {
-			b.Fatalf("%v %v", reply, err)
-		}
-		if _, err := pipeline.Declare(batch, pipeline.Command{Store: s, Script: settle, Key: "hg:{t:naive}",
-			Args: []string{id, "key_1", "search", reply[3], "-226", "-400000", "3000", "90", "40"}}, wholesOrText).Wait(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-	})
 }

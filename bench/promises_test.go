@@ -54,27 +54,8 @@ func TestPromise2_BudgetsAreHard(t *testing.T) {
 // booksAgree waits until nothing is reserved or held any more, then compares the usage lines with the counters.
 func (s *stack) booksAgree(t *testing.T, tenant string, lines int) {
 	t.Helper()
-	root := "hg:{t:" + tenant + "}"
 	s.WaitLines(lines)
-	// A release that Redis did not get is found by the beat: leases younger than 10 s are left alone.
-	lab.Succeeds(t, 20*time.Second, func() error {
-		if n := s.redis.CLI("HLEN", root+":open"); n != "0" {
-			return fmt.Errorf("%s reservations are open", n)
-		}
-		if n := s.redis.CLI("ZCARD", root+":reservations"); n != "0" {
-			return fmt.Errorf("%s deadlines are left", n)
-		}
-		if n := s.redis.CLI("HLEN", root+":parallel"); n != "0" {
-			return fmt.Errorf("%s scopes still run something", n)
-		}
-		if n := s.spend(t, tenant, "tenant", tenant, "reserved_nusd"); n != 0 {
-			return fmt.Errorf("%d nano-dollars are still reserved", n)
-		}
-		if n := s.slots(t); n != 0 {
-			return fmt.Errorf("%d slots are held", n)
-		}
-		return nil
-	}, "nothing is left reserved or held")
+	s.nothingLeft(t, tenant)
 	all := s.Lines()
 	if len(all) != lines {
 		t.Errorf("%d usage lines, want one for each of %d requests", len(all), lines)
@@ -88,6 +69,31 @@ func (s *stack) booksAgree(t *testing.T, tenant string, lines int) {
 	if spent := s.spend(t, tenant, "tenant", tenant, "spent_nusd"); spent != sum {
 		t.Errorf("Redis says %d nano-dollars were spent, the usage lines %d", spent, sum)
 	}
+}
+
+// nothingLeft waits until nothing of the tenant is reserved and no slot is held.
+func (s *stack) nothingLeft(t *testing.T, tenant string) {
+	t.Helper()
+	root := "hg:{t:" + tenant + "}"
+	// A release that Redis did not get is found by the beat: leases younger than 10 s are left alone.
+	lab.Succeeds(t, 20*time.Second, func() error {
+		if n := s.redisCLI("HLEN", root+":open"); n != "0" {
+			return fmt.Errorf("%s reservations are open", n)
+		}
+		if n := s.redisCLI("ZCARD", root+":reservations"); n != "0" {
+			return fmt.Errorf("%s deadlines are left", n)
+		}
+		if n := s.redisCLI("HLEN", root+":parallel"); n != "0" {
+			return fmt.Errorf("%s scopes still run something", n)
+		}
+		if n := s.spend(t, tenant, "tenant", tenant, "reserved_nusd"); n != 0 {
+			return fmt.Errorf("%d nano-dollars are still reserved", n)
+		}
+		if n := s.slots(t); n != 0 {
+			return fmt.Errorf("%d slots are held", n)
+		}
+		return nil
+	}, "nothing is left reserved or held")
 }
 
 // TestPromise3_NothingLeaks: a replica killed in mid-stream. Its slot is free within 15 s and its hold settled within

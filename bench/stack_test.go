@@ -32,6 +32,7 @@ const prices = `models:
 // stack is everything a fleet needs, real: Redis, Consul, engines registered there.
 type stack struct {
 	redis   *lab.RedisServer
+	ask     func(args ...string) string // redis-cli, args[1] is the key; nil: redis.CLI
 	consul  *lab.ConsulServer
 	engines []*engine.Server
 	*fleet.Fleet
@@ -107,11 +108,19 @@ func (s *stack) seen() []engine.Seen {
 	return all
 }
 
+// redisCLI is redis-cli at the node that owns args[1].
+func (s *stack) redisCLI(args ...string) string {
+	if s.ask != nil {
+		return s.ask(args...)
+	}
+	return s.redis.CLI(args...)
+}
+
 // spend reads a counter of a spend hash.
 func (s *stack) spend(t *testing.T, tenant, scope, id, field string) int64 {
 	t.Helper()
 	key := "hg:{t:" + tenant + "}:spend:" + scope + ":" + id + ":" + time.Now().UTC().Format("2006-01")
-	n, _ := strconv.ParseInt(s.redis.CLI("HGET", key, field), 10, 64)
+	n, _ := strconv.ParseInt(s.redisCLI("HGET", key, field), 10, 64)
 	return n
 }
 
@@ -120,7 +129,7 @@ func (s *stack) slots(t *testing.T) int64 {
 	t.Helper()
 	var sum int64
 	for i := range s.engines {
-		n, _ := strconv.ParseInt(s.redis.CLI("HGET", "hg:{p:qwen}:backend:b"+strconv.Itoa(i+1), "held"), 10, 64)
+		n, _ := strconv.ParseInt(s.redisCLI("HGET", "hg:{p:qwen}:backend:b"+strconv.Itoa(i+1), "held"), 10, 64)
 		sum += n
 	}
 	return sum

@@ -31,7 +31,7 @@ func onEachPair(t *testing.T, test func(t *testing.T, pair lab.Pair, busy, quiet
 	t.Helper()
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
-		c := lab.ClusterReplicated(t, 3, 2*time.Second)
+		c := lab.ClusterReplicated(t, 3, 0)
 		busy, quiet := newLedgers(t, c.URL(), 1), newLedgers(t, c.URL(), 1)
 		for c.Owner(TenantRoot(quiet.tenant)) != c.Owner(TenantRoot(busy.tenant)) {
 			quiet = newLedgers(t, c.URL(), 1)

@@ -9,8 +9,8 @@ import (
 )
 
 // ClusterReplicated is Cluster with one replica behind each primary; the replicas are in step when it returns. A primary that
-// is silent for nodeTimeout (0: 5 s) is replaced by its replica, a second or two later; a busy machine may be silent by itself
-// for a second.
+// is silent for nodeTimeout (0: 5 s) is replaced by its replica, a second or two later. With less than five seconds a busy
+// machine looks like a dead one.
 func ClusterReplicated(t testing.TB, primaries int, nodeTimeout time.Duration) *RedisCluster {
 	t.Helper()
 	c := startCluster(t, clusterPlan{primaries: primaries, replicated: true, nodeTimeout: nodeTimeout})

@@ -13,8 +13,9 @@ import (
 // sentinelName is what the sentinels call the set they watch.
 const sentinelName = "lab"
 
-// downAfter is how long a primary may be silent before the sentinels call it down; the failover takes about as long again.
-const downAfter = time.Second
+// downAfter is how long a primary may be silent before the sentinels call it down; the failover takes a second more. A replica
+// that lost its primary more than ten times as long before that (Pair.Detach) would not be taken.
+const downAfter = 2 * time.Second
 
 // SentinelSet is a Redis with a replica, and three sentinels that watch them.
 type SentinelSet struct {

@@ -57,9 +57,12 @@ func (d *Directory) Spent(ctx context.Context, e Entry) ([]Spent, error) {
 
 // budgets are the record's, in its order, without figures; what cannot be read is left out (Faults names it).
 func (e Entry) budgets(now time.Time) []Spent {
-	id := map[Kind]string{KindTenant: e.Tenant, KindKey: e.Fields["id"]}[e.Kind]
-	if e.Kind == KindTeam || e.Kind == KindUser {
-		id = e.ID
+	id := e.ID
+	switch e.Kind {
+	case KindTenant:
+		id = e.Tenant
+	case KindKey:
+		id = e.Fields["id"]
 	}
 	var all []Spent
 	add := func(usd, spec string) {

@@ -41,16 +41,21 @@ var whyNot = map[lua.WhyNot]string{
 // Explain declares the look at what Place would weigh for a now. It changes nothing and places nothing.
 func (p *Placement) Explain(b *pipeline.Batch, a Ask) *pipeline.Handle[Explanation] {
 	return lua.Weigh(b, p.cfg.Store, PoolRoot(a.Pool), p.placeArgs(a), func(r lua.WeighReply) Explanation {
-		e := Explanation{Waiting: r.Waiting, MeanMU: r.MeanMU}
-		for i, row := range r.Rows {
-			w := Weighed{Backend: a.Candidates[i].ID, Chosen: row.Chosen, WhyNot: whyNot[row.WhyNot], Slots: row.Slots, Held: row.Held,
-				External: row.External, KV: row.KV, BacklogMU: row.BacklogMU, UncachedMU: row.UncachedMU, Matched: row.Matched,
-				OutputHeldMU: row.OutputHeldMU, RateMU: row.RateMU, Score: time.Duration(row.ScoreMS) * time.Millisecond}
-			if row.CooldownUntilMS > r.NowMS {
-				w.CooldownUntil = time.UnixMilli(row.CooldownUntilMS)
-			}
-			e.Backends = append(e.Backends, w)
-		}
-		return e
+		return explanationOf(r, func(i int) string { return a.Candidates[i].ID })
 	})
+}
+
+// explanationOf reads a reply; id names the candidate of a row.
+func explanationOf(r lua.WeighReply, id func(int) string) Explanation {
+	e := Explanation{Waiting: r.Waiting, MeanMU: r.MeanMU}
+	for i, row := range r.Rows {
+		w := Weighed{Backend: id(i), Chosen: row.Chosen, WhyNot: whyNot[row.WhyNot], Slots: row.Slots, Held: row.Held,
+			External: row.External, KV: row.KV, BacklogMU: row.BacklogMU, UncachedMU: row.UncachedMU, Matched: row.Matched,
+			OutputHeldMU: row.OutputHeldMU, RateMU: row.RateMU, Score: time.Duration(row.ScoreMS) * time.Millisecond}
+		if row.CooldownUntilMS > r.NowMS {
+			w.CooldownUntil = time.UnixMilli(row.CooldownUntilMS)
+		}
+		e.Backends = append(e.Backends, w)
+	}
+	return e
 }

@@ -59,6 +59,9 @@ type BackendStatus struct {
 	WaitingOnIt  int64
 }
 
+// Fresh is true while the last reading of the engine counts.
+func (b BackendStatus) Fresh() bool { return b.Read >= 0 && b.Read <= readingFresh }
+
 // TenantStatus is what is unsettled in one tenant.
 type TenantStatus struct {
 	Tenant   string
@@ -79,16 +82,15 @@ func ReadStatus(ctx context.Context, store *pipeline.Store) (Status, error) {
 	}
 	s := Status{Now: now}
 	names := r.list("SMEMBERS", PoolIndex())
-	beats := r.list("ZRANGE", Replicas(wholeFleet), "0", "-1", "WITHSCORES")
+	beats := read(&r, "ZRANGE", Replicas(wholeFleet), []string{"0", "-1", "WITHSCORES"}, func(m rueidis.RedisMessage) ([]rueidis.ZScore, error) { return m.AsZScores() })
 	tenants := r.list("SMEMBERS", TenantIndex())
 	if err := r.wait(ctx); err != nil {
 		return Status{}, err
 	}
 	slices.Sort(*names)
-	for i := 0; i+1 < len(*beats); i += 2 {
-		ms, _ := strconv.ParseFloat((*beats)[i+1], 64)
-		beat := now.Sub(time.UnixMilli(int64(ms)))
-		s.Replicas = append(s.Replicas, ReplicaStatus{ID: (*beats)[i], Beat: beat, Alive: beat < placementTimes{}.orPromised().dead})
+	for _, one := range *beats {
+		beat := now.Sub(time.UnixMilli(int64(one.Score)))
+		s.Replicas = append(s.Replicas, ReplicaStatus{ID: one.Member, Beat: beat, Alive: beat < placementTimes{}.orPromised().dead})
 	}
 	slices.SortFunc(s.Replicas, func(a, b ReplicaStatus) int { return strings.Compare(a.ID, b.ID) })
 	if err := s.readPools(ctx, &r, *names); err != nil {
@@ -169,7 +171,7 @@ func backendStatus(id string, f map[string]string, now time.Time) BackendStatus 
 	b.Failures, b.Restarts, b.RunningOnIt, b.WaitingOnIt = figure("failures"), figure("restarts"), figure("running"), figure("waiting")
 	if at := figure("read_at"); at > 0 {
 		b.Read = max(now.Sub(time.UnixMilli(at)), 0)
-		if b.Read <= readingFresh {
+		if b.Fresh() {
 			b.External, b.KVUse = figure("external"), float64(figure("kv"))/1e4
 		}
 	}
@@ -256,13 +258,14 @@ func (r *reads) hash(key string) *map[string]string {
 	return read(r, "HGETALL", key, nil, func(m rueidis.RedisMessage) (map[string]string, error) { return m.AsStrMap() })
 }
 
-// text is "" where there is none.
+// text is "" where there is none; numbers as text.
 func (r *reads) text(name, key string, args ...string) *string {
 	return read(r, name, key, args, func(m rueidis.RedisMessage) (string, error) {
 		if m.IsNil() {
 			return "", nil
 		}
-		return m.ToString()
+		v, err := m.ToAny()
+		return fmt.Sprint(v), err
 	})
 }
 

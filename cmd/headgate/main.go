@@ -141,7 +141,7 @@ It is configured by environment variables that begin with HG_; flags only choose
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(s.dev(), s.serve(), s.sim(), s.ready(), s.version())
-	root.AddCommand(s.usage(), s.audit())
+	root.AddCommand(s.status(), s.usage(), s.explain(), s.audit())
 	for _, kind := range []coordinator.Kind{coordinator.KindTenant, coordinator.KindTeam, coordinator.KindUser, coordinator.KindKey} {
 		root.AddCommand(s.records(kind))
 	}

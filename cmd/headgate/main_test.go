@@ -107,7 +107,7 @@ func TestBadInputIsOneLine(t *testing.T) {
 // TestHelpHasExamples: each command explains itself and shows a line.
 func TestHelpHasExamples(t *testing.T) {
 	var lines []string
-	for _, c := range []string{"", "dev", "serve", "sim", "ready", "keys rotate", "keys import"} {
+	for _, c := range []string{"", "dev", "serve", "sim", "ready", "status", "usage", "explain", "audit", "keys rotate", "keys import"} {
 		lines = append(lines, c+" --help")
 	}
 	for _, kind := range []string{"tenants", "teams", "users", "keys"} {

@@ -49,6 +49,12 @@ func (p Pair) Kill() {
 	p.replica().Cont()
 }
 
+// Freeze stops the primary (SIGSTOP): nothing is reset, nothing is answered.
+func (p Pair) Freeze() {
+	p.t.Helper()
+	p.primary().Stop()
+}
+
 // Wait is WaitFailover.
 func (p Pair) Wait() {
 	p.t.Helper()

@@ -209,7 +209,16 @@ var long = []run{
 			{at: 8 * s, what: "b1 has its port open and loads", do: startLoading(0)},
 			{at: 18 * s, what: "b1 is well", do: well(0), repair: true},
 		},
-		may: []string{"event stream_truncated", "502 upstream_error"},
+		may:   []string{"event stream_truncated", "502 upstream_error"},
+		check: spared(0, "b1 has its port open and loads", "b1 is well"),
+	},
+	{
+		name: "engines refuse, fail and are gone, for 10 s", load: ordinary,
+		do: []step{
+			{at: 3 * s, what: "b1 answers 400, b2 500, b3 is killed", do: several(ails(0, engine.Fault{Kind: "400"}), ails(1, engine.Fault{Kind: "500"}), killEngine(2))},
+			{at: 13 * s, what: "all are well", do: several(well(0), well(1), startEngine(2)), repair: true},
+		},
+		may: []string{"event stream_truncated", "502 upstream_error", noBackend, "400 400"},
 	},
 	{
 		name: "an engine hangs and looks healthy for 20 s", load: ordinary, on: setup{env: hasty},

@@ -76,6 +76,7 @@ func (r run) play(t *testing.T) figures {
 		}
 		t.Logf("%6.1f s  %s", at.Sub(settled).Seconds(), s.what)
 		s.do(w)
+		w.done[s.what] = time.Now()
 		if s.repair {
 			repaired = time.Now()
 		}
@@ -275,6 +276,9 @@ func (f figures) print(t *testing.T) {
 	for _, end := range slices.Sorted(maps.Keys(f.ends)) {
 		ends = append(ends, fmt.Sprintf("%d × %s", f.ends[end], end))
 	}
+	if f.excused > 0 {
+		ends = append(ends, fmt.Sprintf("%d while the machine stood still", f.excused))
+	}
 	if len(ends) == 0 {
 		ends = []string{"none"}
 	}
@@ -282,7 +286,14 @@ func (f figures) print(t *testing.T) {
 		t.Logf("%d requests failed while this machine stood still, for %v at most; processors were waited for in %.0f %% of the time: figures of time say little",
 			f.excused, f.stall, 100*f.pressure)
 	}
-	t.Logf("\nROW | %s | %d | %d | %d | %s | %.1f | %.1f | %.1f | %d / %d | %d | %.1f | %d, %d ms | %s | %s |", f.name, f.asked, f.served, f.left,
-		strings.Join(ends, ", "), f.gap.Seconds(), f.firstGood.Seconds(), f.lastBad.Seconds(), f.unbilled, f.double, f.difference,
-		f.quiet.Seconds(), f.most, f.above.Milliseconds(), f.goroutines, f.memory)
+	t.Logf("\nROW | %s | %d, %d | %s | %.1f | %.1f / %s | %d / %d / %d | %.1f | %d | %s | %s |", f.name, f.asked, f.served, strings.Join(ends, ", "),
+		f.gap.Seconds(), f.firstGood.Seconds(), never(f.lastBad), f.unbilled, f.double, f.difference, f.quiet.Seconds(), f.most, f.goroutines, f.memory)
+}
+
+// never is a time in seconds, or a dash for one that is none.
+func never(d time.Duration) string {
+	if d < 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", d.Seconds())
 }

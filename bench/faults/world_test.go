@@ -63,13 +63,15 @@ type world struct {
 	keys    map[string]string  // by tenant
 	reader  *pipeline.Store    // what the books are read with
 
+	done map[string]time.Time // when a step was over, by what it says of itself
+
 	directory map[string]string // what a backup has of tenants, keys and policies: DUMP by key
 }
 
 func newWorld(t *testing.T, s setup) *world {
 	t.Helper()
 	s = s.withDefaults()
-	w := &world{t: t, setup: s, keys: map[string]string{}}
+	w := &world{t: t, setup: s, keys: map[string]string{}, done: map[string]time.Time{}}
 	if s.pair {
 		w.servers = lab.ConsulPair(t)
 		w.consul = w.servers.Asked

@@ -91,7 +91,7 @@ repeat
   -- Where the prompt's beginning is warm.
   local mu, more, save = tonumber(ARGV[6]), tonumber(ARGV[11]), ARGV[13]
   if more > mu then more = mu end
-  local matched, name, found, older = 0, nil, nil, nil
+  local matched, age, name, found, older = 0, 0, nil, nil, nil
   if prints > 0 then
     if tag == '' then break end
     local t = pcall('HMGET', turns, 'generation', 'generation_at')
@@ -129,7 +129,7 @@ repeat
         last = entry
         for whose, restart, as_of in string.gmatch(entry, '(%x%x%x%x%x)(%x+)%.(%x+)') do
           if whose == tag and matched == 0 and tonumber(restart, 16) == restarts and sent - tonumber(as_of, 16) * 1000 < room then
-            matched = tokens
+            matched, age = tokens, sent - tonumber(as_of, 16) * 1000
           end
         end
         if matched > 0 then break end
@@ -145,6 +145,7 @@ repeat
   local format = string.format
   local tokens = ARGV[12] - matched
   if tokens > 0 then sent = sent + tokens end
+  if age > 0 then sent = sent + floor(matched * (age < room and age / room or 1)) end
   backlog = backlog + own
   if not beaten then call('ZADD', root .. ':replicas', format('%d', now), replica) end
   call('HSET', key, 'tokens_sent', format('%d', sent), 'mean_mu', format('%d', mean == 0 and mu or floor(mean + (mu - mean) / 32 + 0.5)),

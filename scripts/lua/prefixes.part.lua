@@ -6,7 +6,9 @@
 -- <root>:turns   generation (the newer of two), generation_at (ms)
 --
 -- All fingerprints of a request lie in one hash, which its beginning names: one read per generation, one write. An entry
--- is warm only if the backend's restarts are the same and fewer tokens than its KV cache holds came since.
+-- is warm only if the backend's restarts are the same and fewer tokens than its KV cache holds came since. A cache drops what
+-- was longest unused, so what is used again counts as come, too: not at all if it was the latest, in full if it was the next
+-- to go, and in proportion between them.
 local NAMED = 3 -- backends an entry names
 local RECENT = 16 -- an entry whose first name is this part of a KV cache old, or less, is not written again
 local PREFIX_KEEP = '3900000' -- ms; a generation that nobody writes goes by itself
@@ -50,7 +52,7 @@ local function match(w, by_tag)
       for tag, restarts, sent in string.gmatch(entry, '(%x%x%x%x%x)(%x+)%.(%x+)') do
         local b = by_tag[tag]
         if b and not b.matched and tonumber(restarts, 16) == history(b).restarts and b.sent - tonumber(sent, 16) * 1000 < b.room then
-          b.matched = w.lengths[i]
+          b.matched, b.age = w.lengths[i], math.max(0, b.sent - tonumber(sent, 16) * 1000)
         end
       end
     end

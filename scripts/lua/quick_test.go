@@ -118,7 +118,7 @@ func drawState(rt *rapid.T) (state, lua.PlaceArgs) {
 	for i := range rapid.IntRange(0, 3).Draw(rt, "prints") {
 		a.Prompt.Prints = append(a.Prompt.Prints, lua.Print{Name: fmt.Sprintf("f%d", i+1), Tokens: int64(150 + 300*i)})
 	}
-	two := map[string]string{"slots": "3", "capacity_mu": "1000", "backlog": "90000"}
+	two := map[string]string{"slots": "3", "capacity_mu": "1000", "backlog": "90000", "backlog_at": at(0)}
 	return state{":backend:b1": one, ":backend:b2": two, ":turns": turns, ":prefix:3:0": newer, ":prefix:2:0": older}, a
 }
 

@@ -24,6 +24,9 @@ local root, rid, attempt, replica, ran = KEYS[1], ARGV[1], tonumber(ARGV[2]), AR
 local held, waiting = root .. ':held:' .. replica, root .. ':waiting:' .. replica
 local TELLING = 100 -- ms; a shorter time to the first token, as expected, says nothing of the rate
 local SLOWEST, FASTEST = 1000, 1e9 -- MU per second
+-- STEP is how far one sample moves the rate at most. Samples come when requests end, many seconds after the backlog they
+-- speak of: with a twentieth, rates swung between a fifth and three times the true one (bench/replay).
+local STEP = 0.005
 
 -- First half.
 local lease, member, length = call('HGET', held, rid), call('HGET', waiting, rid), call('ZCARD', root .. ':queue')
@@ -74,9 +77,9 @@ repeat
     work = tonumber(work)
     figures[11], figures[12], figures[13], figures[14], figures[15] = 'failures', '0', 'silent', '0', 'tokens_sent'
     figures[16] = format('%d', sent + ARGV[6])
-    -- The work that lay before the request's first token took it ttft ms. One sample moves the rate by a twentieth at most.
+    -- The work that lay before the request's first token took it ttft ms.
     if ttft > 0 and work > 0 and math.max(ttft, work * 1000 / speed) >= TELLING then
-      local step = math.min(math.max((work * 1000 / ttft / speed - 1) / 8, -0.05), 0.05)
+      local step = math.min(math.max((work * 1000 / ttft / speed - 1) / 8, -STEP), STEP)
       figures[17], figures[18] = 'rate_mu', format('%d', math.min(math.max(floor(speed * (1 + step)), SLOWEST), FASTEST))
     end
   end
@@ -94,11 +97,10 @@ until true
 -- include queue.part.lua
 now = tonumber(ARGV[7]) or now
 
--- learn corrects the rate of b: the work that lay before the request's first token took it ttft ms. One sample moves it
--- by a twentieth at most.
+-- learn corrects the rate of b: the work that lay before the request's first token took it ttft ms.
 local function learn(b, work, ttft)
   if ttft <= 0 or work <= 0 or math.max(ttft, work * 1000 / b.speed) < TELLING then return end
-  local step = math.min(math.max((work * 1000 / ttft / b.speed - 1) / 8, -0.05), 0.05)
+  local step = math.min(math.max((work * 1000 / ttft / b.speed - 1) / 8, -STEP), STEP)
   local rate = math.min(math.max(math.floor(b.speed * (1 + step)), SLOWEST), FASTEST)
   b.more[#b.more + 1], b.more[#b.more + 2] = 'rate_mu', int(rate)
 end

@@ -6,7 +6,8 @@
 -- median of the known capacities; else START.
 local START = 200000 -- MU per second of a backend nobody knows anything of
 local WEIGHT = 0.1 -- of output in the score
-local NEAR, NEARLY = 0.05, 1.1 -- seconds, factor: scores this close to the smallest are equal
+local NEAR, NEARLY = 0.01, 1.02 -- seconds, factor: scores this close to the smallest are equal
+local EASY = 0.05 -- seconds: the first in ring order is taken without a look at the others when its score is no more
 local GUESS = 4 -- the rate is never corrected beyond this factor of the registered one
 
 -- pace sets the rate of b, and drains its backlog to now.
@@ -82,12 +83,12 @@ local function best(list, w, avoid)
   end
 end
 
--- near: no other backend's score could be so much smaller that b, the first in ring order, is not as good.
+-- near: no other backend's score could be so much smaller that it is worth the look, b being the first in ring order.
 local function near(b, w)
   if b.external > 0 or b.capacity == 0 and b.rate == 0 then return false end
   pace(b)
   b.score = score(b, w, 0)
-  return b.score <= NEAR
+  return b.score <= EASY
 end
 
 -- claim plans the lease of w on b.
@@ -96,6 +97,7 @@ local function claim(b, w)
   local own, more = uncached(b, w), b.more
   b.held, b.output, b.backlog = b.held + 1, b.output + w.output, b.backlog + own
   b.sent = b.sent + math.max(0, w.tokens - (b.matched or 0))
+  if b.matched and b.age > 0 then b.sent = b.sent + math.floor(b.matched * math.min(1, b.age / b.room)) end -- prefixes.part.lua says why
   b.mean = b.mean == 0 and w.mu or math.floor(b.mean + (w.mu - b.mean) / 32 + 0.5)
   more[#more + 1], more[#more + 2], more[#more + 3], more[#more + 4] = 'tokens_sent', int(b.sent), 'mean_mu', int(b.mean)
   if b.guess then more[#more + 1], more[#more + 2], b.guess = 'rate_mu', int(b.guess), nil end

@@ -53,18 +53,19 @@ func TestScoreDecides(t *testing.T) {
 		{"nothing known", nil, nil, 100, "b1"},
 		{"backlog", []any{"backlog", 40_000}, nil, 1, "b2"},                                                      // 0.2 s and 0
 		{"backlog on both", []any{"backlog", 40_000}, []any{"backlog", 40_000}, 1, "b1"},                         // equal
-		{"within 50 ms", []any{"backlog", 9_000}, nil, 1, "b1"},                                                  // 50 ms and 5 ms
-		{"beyond 50 ms", []any{"backlog", 12_000}, nil, 1, "b2"},                                                 // 65 ms and 5 ms
-		{"within a tenth", []any{"backlog", 1_000_000}, []any{"backlog", 920_000}, 1, "b1"},                      // 5.0 s and 4.6 s
-		{"beyond a tenth", []any{"backlog", 1_000_000}, []any{"backlog", 900_000}, 1, "b2"},                      // 5.0 s and 4.5 s
+		{"within 10 ms", []any{"backlog", 1_500}, nil, 1, "b1"},                                                  // 12 ms and 5 ms
+		{"beyond 10 ms", []any{"backlog", 2_500}, nil, 1, "b2"},                                                  // 17 ms and 5 ms
+		{"beyond 10 ms, easy", []any{"backlog", 2_500, "capacity_mu", 200_000}, nil, 1, "b1"},                    // the others are not asked
+		{"within a fiftieth", []any{"backlog", 1_000_000}, []any{"backlog", 985_000}, 1, "b1"},                   // 5.0 s and 4.93 s
+		{"beyond a fiftieth", []any{"backlog", 1_000_000}, []any{"backlog", 975_000}, 1, "b2"},                   // 5.0 s and 4.88 s
 		{"faster", []any{"capacity_mu", 100_000}, []any{"capacity_mu", 400_000}, 100, "b2"},                      // 1 s and 0.25 s
 		{"faster, short", []any{"capacity_mu", 100_000}, []any{"capacity_mu", 400_000}, 1, "b1"},                 // 10 ms and 2.5 ms
 		{"learned", []any{"capacity_mu", 400_000, "rate_mu", 150_000}, []any{"capacity_mu", 400_000}, 100, "b2"}, // 0.67 s and 0.25 s
 		{"learned, out of bounds", []any{"capacity_mu", 400_000, "rate_mu", 1}, []any{"capacity_mu", 90_000}, 100, "b1"},
 		{"output held", []any{"output_held", 200_000}, nil, 1, "b2"},                  // a tenth of it: 0.1 s
-		{"output held, little", []any{"output_held", 80_000}, nil, 1, "b1"},           // 40 ms
+		{"output held, little", []any{"output_held", 15_000}, nil, 1, "b1"},           // 7.5 ms
 		{"requests of others", []any{"external", 4, "mean_mu", 10_000}, nil, 1, "b2"}, // 0.2 s
-		{"one of others", []any{"external", 1, "mean_mu", 5_000}, nil, 1, "b1"},       // 25 ms
+		{"one of others", []any{"external", 1, "mean_mu", 1_500}, nil, 1, "b1"},       // 7.5 ms
 		{"requests of others, rate known", []any{"capacity_mu", 200_000, "external", 4, "mean_mu", 10_000}, nil, 1, "b2"},
 		{"full of others", []any{"external", 8}, nil, 1, "b2"},
 		{"full of others, once", []any{"external", 8, "read_at", 1000}, nil, 1, "b1"},
@@ -169,16 +170,16 @@ func TestReleaseLearnsTheRate(t *testing.T) {
 		if got := measured(500); got != 200_000 {
 			t.Fatalf("rate %d after what was expected", got)
 		}
-		if got := measured(5000); got != 190_000 {
+		if got := measured(5000); got != 199_000 {
 			t.Fatalf("rate %d after one slow answer", got)
 		}
-		for range 100 {
+		for range 300 {
 			measured(5000)
 		}
 		if got := measured(5000); got < 47_000 || got > 50_000 {
 			t.Fatalf("rate %d after many slow ones, want a quarter of the registered", got)
 		}
-		for range 200 {
+		for range 600 {
 			measured(1)
 		}
 		if got := measured(1); got < 799_000 || got > 840_000 {

@@ -15,13 +15,20 @@ import (
 	"github.com/headgate/headgate/coordinator"
 )
 
-// TestKEY3_ExpiryAndRotationActAtTheStatedInstant: two gateways, a rotation with a grace time and a key that expires;
-// each answer is judged by when it was asked for and when it came.
+// TestKEY3_ExpiryAndRotationActAtTheStatedInstant: two gateways, a rotation with a grace time, and keys that expire, one of
+// them imported, in every form; each answer is judged by when it was asked for and when it came.
 func TestKEY3_ExpiryAndRotationActAtTheStatedInstant(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, 2, 1, engine.Options{Speed: 1, Slots: 64})
 	k1 := s.Key("--tenant", "acme", "--name", "k1", "--rpm", "100000", "--tpm", "100000000")
 	k3 := s.Key("--tenant", "acme", "--name", "k3", "--expires", "6s")
+	const foreign = "sk-proj-expires_soon-0123456789"
+	file := filepath.Join(t.TempDir(), "keys.jsonl")
+	line := fmt.Sprintf(`{"key":%q,"tenant":"acme","id":"k4","expires_at":%q}`, foreign, time.Now().Add(6*time.Second).UTC().Format("2006-01-02T15:04:05.000Z"))
+	if err := os.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Run("keys", "import", "--from", file)
 	expires := func(key string) time.Time {
 		var ms int64
 		_, _ = fmt.Sscan(s.redis.CLI("HGET", coordinator.KeyRecord("acme", coordinator.HashKey(key)), "expires_at"), &ms)
@@ -31,7 +38,7 @@ func TestKEY3_ExpiryAndRotationActAtTheStatedInstant(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.Run("keys", "rotate", "k1", "--grace", "5s", "--json")), &rotated); err != nil {
 		t.Fatal(err)
 	}
-	t1, x := expires(k1), expires(k3)
+	t1, x, x4 := expires(k1), expires(k3), expires(foreign)
 	if at, err := time.Parse(time.RFC3339, rotated.Old_expires_at); err != nil || !at.Equal(t1) {
 		t.Fatalf("told %s, stored %v", rotated.Old_expires_at, t1)
 	}
@@ -43,15 +50,17 @@ func TestKEY3_ExpiryAndRotationActAtTheStatedInstant(t *testing.T) {
 		long <- fleet.Ask(t, s.Replicas[0].URL, k3, fleet.Chat("qwen", "hi", `"stream":true`, `"max_tokens":250`, `"ignore_eos":true`), "X-Request-Id: long")
 	}()
 	const slack = 200 * time.Millisecond
-	asked := map[string]int{}
-	for last := maxTime(t1, x).Add(2 * time.Second); time.Now().Before(last); time.Sleep(20 * time.Millisecond) {
+	asked, n := map[string]int{}, 0
+	for last := maxTime(maxTime(t1, x), x4).Add(2 * time.Second); time.Now().Before(last); time.Sleep(20 * time.Millisecond) {
 		for i, r := range s.Replicas {
 			for name, c := range map[string]struct {
 				key string
 				end time.Time
-			}{"k1": {k1, t1}, "k1'": {rotated.Key, time.Time{}}, "k3": {k3, x}} {
+			}{"k1": {k1, t1}, "k1'": {rotated.Key, time.Time{}}, "k3": {k3, x}, "imported": {foreign, x4}} {
+				f := forms[n%len(forms)]
+				n++
 				from := time.Now()
-				a := fleet.Ask(t, r.URL, c.key, fleet.Chat("qwen", "hi", `"max_tokens":1`))
+				a := ask(t, "POST", r.URL+f.path, c.key, f.body("qwen", 1))
 				to := time.Now()
 				switch {
 				case c.end.IsZero() || to.Before(c.end.Add(-slack)):
@@ -68,7 +77,7 @@ func TestKEY3_ExpiryAndRotationActAtTheStatedInstant(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"k1 before", "k1 after", "k1' before", "k3 before", "k3 after"} {
+	for _, name := range []string{"k1 before", "k1 after", "k1' before", "k3 before", "k3 after", "imported before", "imported after"} {
 		if asked[name] == 0 {
 			t.Errorf("%s its end: nothing was asked", name)
 		}

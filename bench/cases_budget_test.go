@@ -20,108 +20,99 @@ func keyRecord(tenant, key string) string {
 
 func sorted(all []string) []string { slices.Sort(all); return all }
 
+// moment is one burst of BUD-1: 40 requests of 320 micro-dollars at once, on a budget of 1,000.
+type moment struct {
+	forms    []form
+	gateways int
+	record   string // of the budget: "" = the key's own
+	fields   []string
+	more     []string // a member of the bodies
+}
+
 // TestBUD1_ABurstCannotOverspend: the case, and the same burst in each form, on a budget of each scope, and with several
-// budgets and several forms at once (of one price held: a stream is also let in with less than its cap left). The backends hold what they got until the refusals are there: no refusal waits for
-// anything.
+// budgets and several forms at once (of one price held: a stream is also let in with less than its cap left). The backends
+// hold what they got until the refusals are there: no refusal waits for anything.
 func TestBUD1_ABurstCannotOverspend(t *testing.T) {
 	t.Parallel()
-	const all, budget, cost = 40, 1_000_000, 320_000 // nano-dollars
-	type burst struct {
-		forms    []form
-		gateways int
-		record   string // of the budget: "" = the key's own
-		fields   []string
-		more     string // a member of the bodies
-	}
 	total := []string{"budget_usd", "0.001", "period", "total"}
-	bursts := map[string]burst{
+	moments := map[string]moment{
 		"the case": {forms: forms[:1], gateways: 2},
 		"team":     {forms: forms[:2], gateways: 3, record: "team:search", fields: total},
 		"user":     {forms: forms[:1], gateways: 3, record: "user:ann", fields: total},
 		"tag":      {forms: forms[3:5], gateways: 3, record: "tag:night", fields: []string{"budget_usd", "0.001", "period", "day"}},
-		"end user": {forms: forms[:3], gateways: 3, record: "enduser:bob", fields: []string{"budgets", "0.001/12h"}, more: `"user":"bob"`},
+		"end user": {forms: forms[:3], gateways: 3, record: "enduser:bob", fields: []string{"budgets", "0.001/12h"}, more: []string{`"user":"bob"`}},
 		"several":  {forms: forms[:2], gateways: 3, record: "team:search", fields: []string{"budget_usd", "1", "period", "day", "budgets", "0.001/week 5/30d"}},
 		"tenant":   {forms: forms, gateways: 3, record: "tenant", fields: []string{"budget_usd", "0.001", "period", "month"}},
 	}
 	for _, f := range forms[1:] {
-		bursts[f.name] = burst{forms: []form{f}, gateways: 3}
+		moments[f.name] = moment{forms: []form{f}, gateways: 3}
 	}
-	for name, c := range bursts {
+	for name, m := range moments {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLane(t, limits(t), 2, 64)
-			policy := []string{"--models", l.model, "--team", "search", "--user", "ann"}
-			if c.record == "" {
-				policy = append(policy, "--budget", "0.001/month")
+			m.run(newLane(t, limits(t), 2, 64))
+		})
+	}
+}
+
+func (m moment) run(l *lane) {
+	const all, budget, cost = 40, 1_000_000, 320_000 // nano-dollars
+	policy := []string{"--models", l.model, "--team", "search", "--user", "ann"}
+	if m.record == "" {
+		policy = append(policy, "--budget", "0.001/month")
+	}
+	key, _, _ := l.named(policy...)
+	if m.record != "" {
+		l.policy(strings.TrimPrefix(m.record, "tenant"), m.fields...)
+	}
+	refused, open := make(chan struct{}, all), make(chan struct{})
+	go func() { // 500 ms, as the case says, and longer while refusals are missing
+		enough, held := time.After(patience), time.After(500*time.Millisecond)
+		for range all - 3 {
+			select {
+			case <-refused:
+			case <-enough:
 			}
-			key, _, _ := l.named(policy...)
-			if c.record != "" {
-				l.policy(strings.TrimPrefix(c.record, "tenant"), c.fields...)
-			}
-			refused, open := make(chan struct{}, all), make(chan struct{})
-			go func() { // 500 ms, as the case says, and longer while refusals are missing
-				enough := time.After(patience)
-				held := time.After(500 * time.Millisecond)
-				for range all - 3 {
-					select {
-					case <-refused:
-					case <-enough:
-					}
-				}
-				<-held
-				close(open)
-			}()
-			answers := map[string]form{}
-			for _, f := range c.forms {
-				answers[f.path+" "+strconv.FormatBool(f.stream)] = f
-			}
-			for _, b := range l.b {
-				b.Answer(func(q *scripted.Request) scripted.Script {
-					f := answers[q.Target+" "+strconv.FormatBool(strings.Contains(string(q.Body), `"stream":true`))]
-					return append(scripted.Script{scripted.Until(open)}, f.answer(10, 50)...)
-				})
-			}
-			replies := make([]reply, all)
-			var wg sync.WaitGroup
-			for i := range all {
-				f := c.forms[i%len(c.forms)]
-				var more []string
-				if c.more != "" {
-					more = append(more, c.more)
-				}
-				wg.Go(func() {
-					replies[i] = l.askAs(f, i%c.gateways, key, f.body(l.model, 50, more...), "X-Headgate-Tags: night", "X-Request-Id: "+l.id())
-					if replies[i].Status == 429 {
-						refused <- struct{}{}
-					}
-				})
-			}
-			wg.Wait()
-			served, slowest := 0, time.Duration(0)
-			for i, r := range replies {
-				switch {
-				case r.Status == 200:
-					served++
-				case !r.forMoney():
-					t.Errorf("request %d: %d %s", i, r.Status, r.Body)
-				default:
-					slowest = max(slowest, r.ended.Sub(r.sent))
-				}
-			}
-			t.Logf("%d served of %d; the slowest refusal took %v", served, all, slowest)
-			if served < 2 || served > 3 || len(l.requests()) != served {
-				t.Errorf("%d served, the backends saw %d", served, len(l.requests()))
-			}
-			lines := l.lines(all)
-			if spent := l.books(); spent != int64(served*cost) || spent > budget {
-				t.Errorf("spent %d for %d requests", spent, served)
-			}
-			for _, line := range lines {
-				if line.Status == 429 && (line.Outcome != "rejected" || line.CostNUSD == nil || *line.CostNUSD != 0) || line.Status == 200 && line.UsageSource != "backend" {
-					t.Errorf("%s", line.Raw)
-				}
+		}
+		<-held
+		close(open)
+	}()
+	l.playForms(m.forms, 10, 50, scripted.Until(open))
+	replies := make([]reply, all)
+	var wg sync.WaitGroup
+	for i := range all {
+		f := m.forms[i%len(m.forms)]
+		wg.Go(func() {
+			replies[i] = l.askAs(f, i%m.gateways, key, f.body(l.model, 50, m.more...), "X-Headgate-Tags: night", "X-Request-Id: "+l.id())
+			if replies[i].Status == 429 {
+				refused <- struct{}{}
 			}
 		})
+	}
+	wg.Wait()
+	served, slowest := 0, time.Duration(0)
+	for i, r := range replies {
+		switch {
+		case r.Status == 200:
+			served++
+		case !r.forMoney():
+			l.t.Errorf("request %d: %d %s", i, r.Status, r.Body)
+		default:
+			slowest = max(slowest, r.ended.Sub(r.sent))
+		}
+	}
+	l.t.Logf("%d served of %d; the slowest refusal took %v", served, all, slowest)
+	if served < 2 || served > 3 || len(l.requests()) != served {
+		l.t.Errorf("%d served, the backends saw %d", served, len(l.requests()))
+	}
+	lines := l.lines(all)
+	if spent := l.books(); spent != int64(served*cost) || spent > budget {
+		l.t.Errorf("spent %d for %d requests", spent, served)
+	}
+	for _, line := range lines {
+		if line.Status == 429 && (line.Outcome != "rejected" || line.CostNUSD == nil || *line.CostNUSD != 0) || line.Status == 200 && line.UsageSource != "backend" {
+			l.t.Errorf("%s", line.Raw)
+		}
 	}
 }
 

@@ -14,7 +14,10 @@ func TestFollowsAFrozenPrimary(t *testing.T) {
 	t.Parallel()
 	const key = "{a}k"
 	for name, start := range map[string]func(*testing.T) (string, lab.Pair){
-		"cluster":  func(t *testing.T) (string, lab.Pair) { c := lab.ClusterReplicated(t, 3, 0); return c.URL(), c.Shard(key) },
+		"cluster": func(t *testing.T) (string, lab.Pair) {
+			c := lab.ClusterReplicated(t, 3, 0)
+			return c.URL(), c.Shard(key)
+		},
 		"sentinel": func(t *testing.T) (string, lab.Pair) { s := lab.Sentinel(t); return s.URL(), s.Pair() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func (r *request) attempt() attemptEnd {
 	}
 	b := r.find(r.place.Backend)
 	if b == nil {
-		return attemptEnd{failed, refusalOf(protocol.NoBackend(r.model.Name))}
+		return attemptEnd{failed, r.noBackend()}
 	}
 	r.backend = b
 	r.record.Attempts++
@@ -92,8 +92,7 @@ func (r *request) attempt() attemptEnd {
 
 // send is one exchange with the backend.
 func (r *request) send(b *cluster.Backend) attemptEnd {
-	r.sentAt = time.Now()
-	reply, fault := r.g.upstream.Do(r.ctx, r.call(b))
+	reply, fault := r.headOf(b)
 	if fault != nil {
 		return r.afterFault(b, fault)
 	}
@@ -107,6 +106,17 @@ func (r *request) send(b *cluster.Backend) attemptEnd {
 	}
 	return r.relayWhole(b, reply)
 }
+
+// headOf sends the request and returns with the head of the answer.
+//
+//go:noinline
+func (r *request) headOf(b *cluster.Backend) (*upstreamReply, *upstreamFault) {
+	r.sentAt = time.Now()
+	return r.g.upstream.Do(r.ctx, r.call(b))
+}
+
+//go:noinline
+func (r *request) noBackend() *refusal { return refusalOf(protocol.NoBackend(r.model.Name)) }
 
 // find is the backend of that id as Consul knows it now: a grant may name one that was no candidate.
 func (r *request) find(id string) *cluster.Backend {

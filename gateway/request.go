@@ -27,10 +27,10 @@ func (g *Gateway) serve(x exchange) {
 	defer r.end() // settles, gives back, writes the usage record: whatever happened
 	route, id, known := routeOf(x.Method(), x.Path())
 	if !known {
-		r.refuse(refusalOf(protocol.RouteNotFound(x.Method(), bounded(x.Path()))))
+		r.refuse(r.noRoute())
 		return
 	}
-	r.route, r.id, r.record.Route = *route, id, route.path
+	r.take(route, id)
 	if no := r.identify(); no != nil { // whose key, in form only
 		r.refuse(no)
 		return
@@ -136,6 +136,19 @@ func (g *Gateway) begin(x exchange) *request {
 	r.record.RequestID = label(first(x.Header("X-Request-Id")), r.record.RID)
 	r.record.Tags = tagsOf(x)
 	return r
+}
+
+// The frames of serve, attempt and send stand on the stack for as long as a stream lasts, and with net/http's they decide
+// whether it fits into 8 KiB (used: 2.8 of the 3.2 KiB that let the collector halve 16). What they do once is therefore in functions that are not inlined.
+
+//go:noinline
+func (r *request) noRoute() *refusal {
+	return refusalOf(protocol.RouteNotFound(r.x.Method(), bounded(r.x.Path())))
+}
+
+//go:noinline
+func (r *request) take(route *route, id string) {
+	r.route, r.id, r.record.Route = *route, id, route.path
 }
 
 // identify finds the key in the head. Whether it is valid is the ledger's to say.

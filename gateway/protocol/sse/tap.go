@@ -84,7 +84,10 @@ func AppendBreak(dst []byte, end End, e protocol.Error) []byte {
 // NewTap returns a tap for one stream.
 func NewTap(o Options) *Tap { return &Tap{opt: o} }
 
-// Reset makes the tap new, but for its memory.
+// Reset makes the tap new, but for its memory. Inlined it would cost its caller's stack a second Tap for as long as the
+// stream lasts.
+//
+//go:noinline
 func (t *Tap) Reset(o Options) {
 	t.walk.forget()
 	*t = Tap{opt: o, held: t.held[:0], walk: t.walk,

@@ -31,11 +31,12 @@ var short = []run{
 		may: []string{reset, cut},
 	},
 	{
-		name: "redis stands still for 5 s",
-		load: load{leave: 0.1, streams: 4},
+		name: "redis is killed, and back with its append-only file 3 s later",
+		on:   setup{redis: []string{"--appendonly", "yes", "--appendfsync", "always"}},
+		load: load{leave: 0.1, streams: 4, tokens: 200},
 		do: []step{
-			{at: 1 * s, what: "redis is frozen", do: freezeRedis},
-			{at: 6 * s, what: "redis goes on", do: thawRedis, repair: true},
+			{at: 1 * s, what: "redis is killed", do: killRedis},
+			{at: 4 * s, what: "redis is back", do: restartRedis, repair: true},
 		},
 		may: []string{"503 redis_unavailable"},
 	},

@@ -53,7 +53,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		Class:        queueClass(r.hint.Priority),
 		OutputMU:     units.Completion * r.usualOutput(),
 		PromptTokens: r.promptEstimate(),
-		WarmMU:       units.Prompt - units.Cached,
+		WarmMU:       units.Prompt, // whatever it is weighed at: the engine computes nothing of it
 		Prefix:       r.prefix(),
 	}
 	r.placed = true
@@ -97,11 +97,11 @@ func (r *request) queue() *refusal {
 	defer cancel()
 	stop := context.AfterFunc(r.g.closing, cancel) // a drain ends the wait early
 	defer stop()
-	backend, err := r.g.deps.Placement.Await(ctx, r.ask)
+	place, err := r.g.deps.Placement.Await(ctx, r.ask)
 	r.record.QueueMS += time.Since(since).Milliseconds()
 	switch {
 	case err == nil:
-		r.place = coordinator.Place{State: coordinator.Placed, Backend: backend}
+		r.place, r.record.PrefixMatched = place, place.Matched
 		return nil
 	case r.ctx.Err() != nil:
 		return r.left()

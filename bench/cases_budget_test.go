@@ -116,9 +116,12 @@ func (m moment) run(l *lane) {
 	}
 }
 
-// period is a budget of 100 micro-dollars that starts anew every 10 s.
+// period is a budget that starts anew every 10 s and lets two requests pass. The case's is 100 micro-dollars for answers of 38;
+// a team's is what two answers of 46 cost exactly, so that its refusals may be repeated from memory, until its end.
 type period struct {
 	*lane
+	prompt          int    // tokens of an answer
+	cost            int64  // of an answer, in nano-dollars
 	key, id, record string // of the key
 	scope           string // with its id, as in names of counters: whose budget it is
 	began           time.Time
@@ -126,11 +129,12 @@ type period struct {
 
 // periodOf makes the key. The budget is the key's own or its team's; both are made at the same moment.
 func periodOf(l *lane, team bool) *period {
-	p := &period{lane: l}
+	p := &period{lane: l, prompt: 10, cost: 38_000}
 	if team {
+		p.prompt, p.cost = 14, 46_000
 		p.key, p.id, p.record = l.named("--models", l.model, "--team", "search")
 		p.scope, p.record = "team:search", "hg:{t:"+l.tenant+"}:team:search"
-		l.redis.CLI("HSET", p.record, "budget_usd", "0.0001", "period", "10s")
+		l.redis.CLI("HSET", p.record, "budget_usd", "0.000092", "period", "10s")
 	} else {
 		p.key, p.id, p.record = l.named("--models", l.model, "--budget", "0.0001/10s")
 		p.scope = "key:" + p.id
@@ -171,7 +175,7 @@ func TestBUD2_ThePeriodEndsForEveryoneAtOnce(t *testing.T) {
 			t.Parallel()
 			l := newLane(t, limits(t), 2, 64)
 			p := periodOf(l, c.team)
-			l.playForm(c.short, 10, 3)
+			l.playForm(c.short, p.prompt, 3)
 			p.untilRefused(c.short)
 			p.acrossTheEnd(c.short)
 			l.settled()
@@ -193,7 +197,7 @@ func (p *period) untilRefused(f form) {
 		r := p.askAs(f, 0, p.key, f.body(p.model, 3))
 		if r.Status == 429 {
 			if i != 2 {
-				p.t.Errorf("refused after %d of 38 micro-dollars in 100", i)
+				p.t.Errorf("refused after %d", i)
 			}
 			return
 		}
@@ -248,10 +252,10 @@ func (p *period) acrossTheEnd(f form) {
 		}
 	}
 	if served != 2 {
-		p.t.Errorf("%d served after the end, want 2 of 38 micro-dollars in 100", served)
+		p.t.Errorf("%d served after the end, want 2", served)
 	}
 	lab.Eventually(p.t, patience, func() bool { return p.in(p.end(end), "reserved_nusd") == 0 }, "nothing is reserved")
-	if got := p.in(p.end(end), "spent_nusd"); got != 76_000 {
+	if got := p.in(p.end(end), "spent_nusd"); got != 2*p.cost {
 		p.t.Errorf("the new period has spent %d", got)
 	}
 }
@@ -263,7 +267,7 @@ func (p *period) lateStream(f form) {
 	if time.Until(end) < 2*time.Second || p.in(end, "spent_nusd") != 0 { // another period, with nothing spent in it
 		end = end.Add(10 * time.Second)
 	}
-	whole := f.answer(10, 3)
+	whole := f.answer(p.prompt, 3)
 	ready := make(chan struct{})
 	script := append(append(slices.Clone(whole[:2]), scripted.Until(ready)), whole[2:]...)
 	p.play(script)
@@ -286,7 +290,7 @@ func (p *period) lateStream(f form) {
 		p.t.Errorf("%d %v %s", r.Status, r.Err, r.Body)
 	}
 	lab.Eventually(p.t, patience, func() bool { return p.in(end, "reserved_nusd") == 0 }, "it is settled")
-	if old, now := p.in(end, "spent_nusd"), p.in(next, "spent_nusd"); old != 38_000 || now != 0 || p.in(next, "reserved_nusd") != 0 {
+	if old, now := p.in(end, "spent_nusd"), p.in(next, "spent_nusd"); old != p.cost || now != 0 || p.in(next, "reserved_nusd") != 0 {
 		p.t.Errorf("the old period has spent %d, the new one %d", old, now)
 	}
 }

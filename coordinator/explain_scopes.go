@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/headgate/headgate/pipeline"
 )
@@ -25,7 +26,7 @@ type ScopeState struct {
 	Found    bool   // a policy is there; without one the scope limits nothing and counts nothing
 	Disabled bool
 	Expired  bool
-	Models   string // the list; "": all
+	Models   string // the list; "": all, ",": none
 	Faults   []string
 
 	RPM, TPM, Parallel *LimitState // nil: no limit
@@ -121,6 +122,9 @@ func scopeState(scope string, e Entry, minute map[string]string, running string,
 		Disabled: e.Fields["disabled"] != "" && e.Fields["disabled"] != "0"}
 	if !s.Found {
 		return s
+	}
+	if list, there := e.Fields["models"]; there && strings.Trim(list, ", ") == "" {
+		s.Models = "," // names none
 	}
 	if e.Kind != kindEndUser && e.Kind != kindTag {
 		s.Faults = e.Faults()
@@ -245,13 +249,13 @@ func (l *LimitState) refuses(what string, more int64) *Refusal {
 	return &Refusal{For: what, Limit: l.Limit, Remaining: l.Left(), ResetMS: l.Reset.Milliseconds()}
 }
 
-// listed is true for a model on a list; * stands for one or more characters.
+// listed is true for a model on a list, as models.part.lua reads it; "" is no list.
 func listed(list, model string) bool {
-	if strings.TrimSpace(list) == "" {
+	if list == "" {
 		return true
 	}
-	for name := range strings.SplitSeq(list, ",") {
-		form := "^" + strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(name)), `\*`, `.+`) + "$"
+	for _, name := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' || unicode.IsSpace(c) }) {
+		form := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, `.+`) + "$"
 		if ok, err := regexp.MatchString(form, model); err == nil && ok {
 			return true
 		}

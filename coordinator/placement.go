@@ -171,18 +171,21 @@ func (p *Placement) placed(a Ask, r lua.PlaceReply) Place {
 	}
 }
 
-// Await returns the backend whose slot a queued ask was granted, which may be any of the pool. When ctx ends first it
-// returns the cause; the slot may have been granted all the same, so the ask is released like any other.
-func (p *Placement) Await(ctx context.Context, a Ask) (backend string, err error) {
+// Await returns the place a queued ask was granted, on any backend of the pool. When ctx ends first it returns the cause; the
+// slot may have been granted all the same, so the ask is released like any other.
+func (p *Placement) Await(ctx context.Context, a Ask) (Place, error) {
 	granted := p.holds.granted(holdKey{a.Pool, a.RID}, a.Attempt)
 	if granted == nil {
-		return "", ErrPlaceAgain
+		return Place{}, ErrPlaceAgain
 	}
 	select {
 	case g := <-granted:
-		return p.backendID(a.Pool, g.backend), g.err
+		if g.err != nil {
+			return Place{}, g.err
+		}
+		return Place{State: Placed, Backend: p.backendID(a.Pool, g.backend), Matched: g.matched}, nil
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return Place{}, context.Cause(ctx)
 	}
 }
 
@@ -279,7 +282,7 @@ func (p *Placement) Run(ctx context.Context) error {
 
 // grant hands a slot to who waits for it here. The same grant may come twice. // P5
 func (p *Placement) grant(pool string, g lua.Grant) {
-	if !p.holds.grant(holdKey{pool, g.RID}, g.Attempt, g.Backend) {
+	if !p.holds.grant(holdKey{pool, g.RID}, g) {
 		p.giveBackNow(pool, g.RID, g.Attempt) // P4
 	}
 }

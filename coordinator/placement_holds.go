@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/scripts/lua"
 )
 
 // holdKey names what one request holds in one pool.
@@ -39,6 +41,7 @@ type load struct {
 // grant is the end of a wait: a backend, or an error.
 type grant struct {
 	backend string
+	matched int64 // prompt tokens that are warm there
 	err     error
 }
 
@@ -92,17 +95,17 @@ func (h *holds) granted(key holdKey, attempt int) <-chan grant {
 }
 
 // grant ends the wait of this attempt. It is false when nobody here knows it.
-func (h *holds) grant(key holdKey, attempt int, backend string) bool {
+func (h *holds) grant(key holdKey, g lua.Grant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	held := h.of[key.pool][key.rid]
-	if held == nil || held.attempt != attempt {
+	if held == nil || held.attempt != g.Attempt {
 		return false
 	}
 	if held.state == asking || held.state == waiting {
 		held.queued = true
-		held.hold(backend)
-		held.end(grant{backend: backend})
+		held.hold(g.Backend)
+		held.end(grant{backend: g.Backend, matched: g.Matched})
 	}
 	return true
 }

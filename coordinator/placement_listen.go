@@ -81,21 +81,22 @@ func (p *Placement) deaf(why error) {
 	}
 }
 
-// announced takes "<pool> <rid> <attempt> <backend>", or hello.
+// announced takes "<pool> <rid> <attempt> <backend> <matched>", or hello.
 func (p *Placement) announced(message string) {
 	if message == hello {
 		p.hearing.heard.Store(true)
 		return
 	}
 	f := strings.Fields(message)
-	if len(f) != 4 {
+	if len(f) != 5 {
 		p.cfg.Log.Warn().Str("message", message).Msg("unreadable grant")
 		return
 	}
 	attempt, err := strconv.Atoi(f[2])
-	if err != nil {
+	matched, odd := strconv.ParseInt(f[4], 10, 64)
+	if err != nil || odd != nil {
 		p.cfg.Log.Warn().Str("message", message).Msg("unreadable grant")
 		return
 	}
-	p.grant(f[0], lua.Grant{RID: f[1], Attempt: attempt, Backend: f[3]})
+	p.grant(f[0], lua.Grant{RID: f[1], Attempt: attempt, Backend: f[3], Matched: matched})
 }

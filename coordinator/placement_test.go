@@ -129,7 +129,8 @@ func (s *site) queue(p *coordinator.Placement, a coordinator.Ask) {
 func (s *site) await(p *coordinator.Placement, a coordinator.Ask) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	return p.Await(ctx, a)
+	place, err := p.Await(ctx, a)
+	return place.Backend, err
 }
 
 // held is the slots taken on a backend, -1 when its record does not say.
@@ -233,7 +234,8 @@ func taken(ctx context.Context, s *site, p *coordinator.Placement, a coordinator
 	if r.State == coordinator.Placed {
 		return r.Backend, nil
 	}
-	return p.Await(ctx, a)
+	place, err := p.Await(ctx, a)
+	return place.Backend, err
 }
 
 func TestPlacementAnnouncesAGrant(t *testing.T) {

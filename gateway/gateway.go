@@ -52,8 +52,8 @@ type Ledger interface {
 // Placement finds a backend with a free slot and takes it, or a place in the queue.
 type Placement interface {
 	Place(b *pipeline.Batch, a coordinator.Ask) *pipeline.Handle[coordinator.Place]
-	// Await returns the backend a queued request was granted, or ctx's error.
-	Await(ctx context.Context, a coordinator.Ask) (backend string, err error)
+	// Await returns the place a queued request was granted, or ctx's error.
+	Await(ctx context.Context, a coordinator.Ask) (coordinator.Place, error)
 	// ReleaseAs declares that whatever attempts up to this one hold is given back, and how it went.
 	ReleaseAs(p *pipeline.Post, r coordinator.Release)
 	// Replicas is how many replicas this one saw living lately, itself included.

@@ -45,6 +45,7 @@ type Grant struct {
 	RID     string
 	Attempt int
 	Backend string
+	Matched int64 // prompt tokens that are warm there; 0 also where a grant is told a second time
 }
 
 // ReplicaBeat is the last beat of a replica by Redis' clock.
@@ -86,8 +87,8 @@ func readBeat(m rueidis.RedisMessage) (BeatReply, error) {
 		Unreadable: d.texts(f[5]),
 		Granted:    d.whole(f[6]),
 	}
-	for g := d.texts(f[2]); len(g) >= 3; g = g[3:] {
-		r.Grants = append(r.Grants, Grant{RID: g[0], Attempt: int(d.number(g[1])), Backend: g[2]})
+	for g := d.texts(f[2]); len(g) >= 4; g = g[4:] {
+		r.Grants = append(r.Grants, Grant{RID: g[0], Attempt: int(d.number(g[1])), Backend: g[2], Matched: d.number(g[3])})
 	}
 	for p := d.texts(f[4]); len(p) >= 2; p = p[2:] {
 		r.Replicas = append(r.Replicas, ReplicaBeat{Replica: p[0], BeatMS: d.number(p[1])})

@@ -13,7 +13,8 @@
 --
 -- reply    now         ms
 --          leases      of this replica
---          grants      flat: rid, attempt, backend, … of the rids that hold a slot
+--          grants      flat: rid, attempt, backend, matched, … of the rids that hold a slot; matched: prompt tokens that are warm there,
+--                      if this beat granted it, else 0
 --          lost        rids that hold no slot and are not in the queue
 --          replicas    flat: replica, last beat (ms), …: the 256 with the oldest beats
 --          unreadable  backends of ARGV whose record cannot be read
@@ -82,11 +83,12 @@ if n > 0 then
   local rids = { unpack(ARGV, 3, 2 + n) }
   local values, entries = redis.call('HMGET', held, unpack(rids)), redis.call('HMGET', waiting, unpack(rids))
   for i, rid in ipairs(rids) do
-    local attempt, id
+    local attempt, id, matched
     if values[i] then attempt, id = lease_of(values[i]) end
-    if granted[rid] then attempt, id = granted[rid].attempt, granted[rid].on end
+    if granted[rid] then attempt, id, matched = granted[rid].attempt, granted[rid].on, granted[rid].matched end
     if id then
-      grants[#grants + 1], grants[#grants + 2], grants[#grants + 3] = rid, int(attempt), id
+      local k = #grants
+      grants[k + 1], grants[k + 2], grants[k + 3], grants[k + 4] = rid, int(attempt), id, int(matched or 0)
     elseif not entries[i] then
       lost[#lost + 1] = rid
     end

@@ -102,6 +102,21 @@ func TestBeatHandsOverWhatIsFree(t *testing.T) {
 	})
 }
 
+// A grant says what is warm on its backend, once: a beat that repeats it does not know any more.
+func TestBeatGrantSaysWhatIsWarm(t *testing.T) {
+	t.Parallel()
+	onBothPools(t, func(t *testing.T, p *pool) {
+		p.onPool(p.place(on(long("01", nine...), "b1")), "b1")
+		p.state(p.place(on(long("02", nine...), "b1")), lua.PlaceQueued)
+		beat := lua.BeatArgs{Replica: "a", Waiting: []string{"02"}, Backends: []lua.Registered{{Backend: "b1", Address: "x", Slots: 2}}}
+		for _, want := range []int64{9000, 0} {
+			if r := p.beat(beat); len(r.Grants) != 1 || r.Grants[0].Matched != want {
+				t.Fatalf("%+v, want %d tokens", r.Grants, want)
+			}
+		}
+	})
+}
+
 func TestBeatRepeatsGrantsAndNamesTheLost(t *testing.T) {
 	t.Parallel()
 	onBothPools(t, func(t *testing.T, p *pool) {

@@ -139,6 +139,7 @@ func TestPrefixBelowTheLeastDoesNotCount(t *testing.T) {
 func TestPrefixOfAGrant(t *testing.T) {
 	t.Parallel()
 	onBothPools(t, func(t *testing.T, p *pool) {
+		grants := listen(t, p, "a")
 		p.place(on(ask("00", 1), "b1"))
 		a := on(long("01", nine...), "b1")
 		p.state(p.place(a), lua.PlaceQueued)
@@ -150,6 +151,11 @@ func TestPrefixOfAGrant(t *testing.T) {
 		p.release("a", "01", 1)
 		if f := strings.Fields(p.hash(":held:a")["02"]); f[5] != "19000" { // 81 MU are saved
 			t.Fatalf("lease %q", f)
+		}
+		for _, want := range []string{" 01 1 b1 0", " 02 1 b1 9000"} { // what is warm there is told with the grant
+			if got := <-grants; got != p.name+want {
+				t.Fatalf("announced %q, want %q", got, want)
+			}
 		}
 		if got := p.field(":prefix:1:3", "p9"); got != lua.TagOf("b1")+"0.a" { // after 10,000 tokens; 1,000 more are no news
 			t.Fatalf("entry %q", got)

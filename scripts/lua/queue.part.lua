@@ -72,7 +72,7 @@ local function serves(b, w)
   return not b.models or string.find(b.models, ' ' .. w.model .. ' ', 1, true)
 end
 
-local granted = {} -- rid -> waiter granted by this plan, with its backend in .on
+local granted = {} -- rid -> waiter granted by this plan, with its backend in .on, its warm tokens in .matched
 
 -- offer plans a grant for w on the first of these backends it may use, and says whether w leaves the queue.
 local function offer(offered, w, member)
@@ -90,8 +90,8 @@ local function offer(offered, w, member)
       claim(b, w)
       remember(w, b)
       announce('hg:grant:' .. w.replica, string.match(root, '^hg:{p:(.*)}$') .. ' ' .. w.rid .. ' '
-        .. int(w.attempt) .. ' ' .. b.id)
-      w.on, granted[w.rid] = b.id, w
+        .. int(w.attempt) .. ' ' .. b.id .. ' ' .. int(b.matched or 0))
+      w.on, w.matched, granted[w.rid] = b.id, b.matched or 0, w
       return true
     end
   end

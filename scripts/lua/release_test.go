@@ -60,7 +60,7 @@ func TestReleaseHandsOverToTheFirst(t *testing.T) {
 		}
 		p.waits("03")
 		p.held("b1", 1)
-		if got, want := <-grants, p.name+" 02 3 b1"; got != want {
+		if got, want := <-grants, p.name+" 02 3 b1 0"; got != want {
 			t.Fatalf("announced %q, want %q", got, want)
 		}
 		if lease := p.hash(":held:b")["02"]; !strings.HasPrefix(lease, "3 b1 7 ") || !strings.HasSuffix(lease, " acme") {

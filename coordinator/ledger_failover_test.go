@@ -204,7 +204,9 @@ func TestLedgerWithADeadNode(t *testing.T) {
 		alive = newLedgers(t, c.URL(), 1)
 	}
 	l := dead.list[0]
-	spent := func(f *ledgers) string { return c.CLI(TenantRoot(f.tenant), "HGET", TenantRoot(f.tenant)+f.month(), "spent_nusd") }
+	spent := func(f *ledgers) string {
+		return c.CLI(TenantRoot(f.tenant), "HGET", TenantRoot(f.tenant)+f.month(), "spent_nusd")
+	}
 	both := []*ledgers{dead, alive}
 	for _, f := range both {
 		f.do("HSET", ":key:k1", "budget_usd", "1")

@@ -158,19 +158,20 @@ repeat
     for i = 1, n do
       local entry = found[i]
       if entry ~= last then
-        last, value, recent = entry, mine, false
+        last, value, recent = entry, nil, false
         if entry then
           local first, restart, as_of = string.match(entry, '^(%x%x%x%x%x)(%x+)%.(%x+)')
           recent = first == tag and tonumber(restart, 16) == restarts and (sent - tonumber(as_of, 16) * 1000) * 16 < room
-          if not recent or older then
-            local named = 1
-            for other in string.gmatch(entry, '%S+') do
-              if named < 3 and string.sub(other, 1, 5) ~= tag then value, named = value .. ' ' .. other, named + 1 end
-            end
-          end
         end
       end
       if not recent or older and older[i] then
+        if not value then
+          value = mine
+          local named = 1
+          for other in string.gmatch(entry or '', '%S+') do
+            if named < 3 and string.sub(other, 1, 5) ~= tag then value, named = value .. ' ' .. other, named + 1 end
+          end
+        end
         values[k + 1], values[k + 2] = ARGV[15 + 2 * i], value
         k = k + 2
       end

@@ -69,6 +69,11 @@ func (s *stack) booksAgree(t *testing.T, tenant string, lines int) {
 	if spent := s.spend(t, tenant, "tenant", tenant, "spent_nusd"); spent != sum {
 		t.Errorf("Redis says %d nano-dollars were spent, the usage lines %d", spent, sum)
 	}
+	audit := []string{"audit", "--tenant", tenant}
+	for _, r := range s.Replicas {
+		audit = append(audit, "--usage-log", r.UsageLog())
+	}
+	s.Run(audit...)
 }
 
 // nothingLeft waits until nothing of the tenant is reserved and no slot is held.

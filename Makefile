@@ -10,7 +10,7 @@ SEED ?= 1
 FOR  ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help dev tools check vuln test test-clients test-faults fuzz bench build image clean
+.PHONY: help dev tools check vuln test test-clients test-faults fuzz bench replay build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 
 bench: tools ## the Go benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
+
+replay: tools ## routing policies compared on recorded traffic, in virtual time; TRACES=dir takes whole traces (bench/replay/README.md)
+	go run ./bench/replay $(if $(TRACES),-traces $(TRACES)) $(REPLAY)
 
 build: ## a static binary, bin/headgate
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/headgate ./cmd/headgate

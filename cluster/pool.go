@@ -103,10 +103,14 @@ func newPool(name string, backends []*Backend, before *Pool) *Pool {
 			}
 		}
 	}
-	if before != nil && before.ring.same(ids) {
-		p.ring = before.ring
+	var ring *ring
+	if before != nil {
+		ring = before.ring
+	}
+	if ring != nil && ring.same(ids) {
+		p.ring = ring
 	} else {
-		p.ring = newRing(ids)
+		p.ring = newRing(ids, ring)
 	}
 	return p
 }

@@ -93,6 +93,8 @@ repeat
   if more > mu then more = mu end
   local matched, age, name, found, older = 0, 0, nil, nil, nil
   if prints > 0 then
+    -- What it costs at least, if all of it is warm.
+    if (backlog + math.max(0, mu - more - ARGV[16 + prints] * save) + 0.1 * output) / rate > 0.05 then break end
     if tag == '' then break end
     local t = pcall('HMGET', turns, 'generation', 'generation_at')
     if t.err or not (t[1] and t[2] and string.find(t[1] .. ' ' .. t[2], '^[1-9]%d* [1-9]%d*$')) or #t[1] > 15 or #t[2] > 15 then break end

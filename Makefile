@@ -5,6 +5,7 @@ export PATH := $(PATH):$(CURDIR)/.tools/bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE   ?= headgate:$(VERSION)
 FUZZTIME ?= 20s
+PERF     ?= -out bench/results# options of go run ./bench/perf: -rounds 3 -window 2s -v
 RUN  ?= TestFaults|TestChaos
 SEED ?= 1
 FOR  ?= 10m
@@ -44,8 +45,36 @@ test-faults: tools ## faults under load, two hours at most: RUN=TestFaults/redis
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@.ci/fuzz $(FUZZTIME)
 
-bench: tools ## the Go benchmarks
+bench: bench-small bench-big bench-stream bench-mem bench-redis bench-litellm ## all tables of bench/README.md, beside nginx, nginx with Lua and LiteLLM: about 45 minutes, on a machine that does nothing else
+
+bench-small: bench-tools ## CPU of small requests, in pairs with nginx, nginx with Lua, and the same with Redis
+	go run ./bench/perf $(PERF) small
+
+bench-big: bench-tools ## CPU of 100 KB prompts, and how cost grows from 1 KB to 1 MB
+	go run ./bench/perf $(PERF) big sizes
+
+bench-stream: bench-tools ## CPU per chunk of a stream, and what 2,000 streams on one core are slowed by
+	go run ./bench/perf $(PERF) stream stretch
+
+bench-mem: bench-tools ## memory per open stream, 100 to 9,500 of them; start-up time and idle memory
+	go run ./bench/perf $(PERF) mem start
+
+bench-redis: bench-tools ## what a request costs Redis: beside naive scripts, 1 to 16 replicas, 1 to 3 primaries
+	go run ./bench/perf $(PERF) redis
+
+bench-litellm: bench-tools ## small requests beside the LiteLLM proxy, which it installs into .tools
+	@.ci/litellm
+	go run ./bench/perf $(PERF) litellm
+
+bench-plots: ## draw bench/plots from the last figures; installs matplotlib into .tools
+	@.ci/plots
+
+bench-go: tools ## the Go benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: bench-small bench-big bench-stream bench-mem bench-redis bench-litellm bench-plots bench-go bench-tools
+bench-tools: tools
+	@.ci/tools-bench
 
 replay: tools ## routing policies compared on recorded traffic, in virtual time; TRACES=dir takes whole traces (bench/replay/README.md)
 	go run ./bench/replay $(if $(TRACES),-traces $(TRACES)) $(REPLAY)

@@ -4,11 +4,24 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
-// Model is the only one the engines have.
+// Model is the one requests ask for. The engines also list twelve more, Model-1 to Model-12, for pools of their own.
 const Model = "qwen-7b"
+
+var models = func() string {
+	var all []string
+	for i := range 13 {
+		name := Model
+		if i > 0 {
+			name += "-" + strconv.Itoa(i)
+		}
+		all = append(all, `{"id":"`+name+`","object":"model","owned_by":"bench","max_model_len":1048576}`)
+	}
+	return `{"object":"list","data":[` + strings.Join(all, ",") + `]}`
+}()
 
 // What a vLLM engine sends, with the sizes it has there: about 330 bytes per token with its framing, 413 for a short
 // answer.

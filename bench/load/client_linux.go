@@ -13,7 +13,8 @@ import (
 // end. // I3
 type Job struct {
 	Addr     netip.AddrPort
-	Requests [][]byte // as they go over the wire; client i begins with the i-th, and each takes the next one after that
+	More     []netip.AddrPort // clients take turns among Addr and these
+	Requests [][]byte         // as they go over the wire; client i begins with the i-th, and each takes the next one after that
 	Clients  int
 	Ramp     time.Duration // over which the clients begin, evenly
 	Warm     time.Duration // before anything counts, the ramp included
@@ -40,6 +41,7 @@ type Outcome struct {
 // asking is one client.
 type asking struct {
 	sock   socket
+	addr   netip.AddrPort
 	next   int // request
 	sentAt time.Time
 	answer answer
@@ -151,6 +153,10 @@ func (c *clients) begin(start time.Time) error {
 	for ; c.begun < due; c.begun++ {
 		a := &c.all[c.begun]
 		a.next = c.begun
+		a.addr = c.job.Addr
+		if n := c.begun % (len(c.job.More) + 1); n > 0 {
+			a.addr = c.job.More[n-1]
+		}
 		if err := c.dial(a); err != nil {
 			return err
 		}
@@ -160,7 +166,7 @@ func (c *clients) begin(start time.Time) error {
 }
 
 func (c *clients) dial(a *asking) error {
-	fd, err := connect(c.job.Addr)
+	fd, err := connect(a.addr)
 	if err != nil {
 		return err
 	}

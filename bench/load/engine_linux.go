@@ -275,7 +275,7 @@ func (e *Engine) inform(target string) []byte {
 		s := e.stats
 		return respond(200, fmt.Sprintf("%d %d %d %d", s.Requests, s.Streams, s.AskedUsage, s.BodyBytes))
 	case "/v1/models":
-		return respond(200, `{"object":"list","data":[{"id":"`+Model+`","object":"model","owned_by":"bench","max_model_len":1048576}]}`)
+		return respond(200, models)
 	case "/metrics":
 		return respond(200, fmt.Sprintf("vllm:num_requests_running{model_name=%q} %d\nvllm:num_requests_waiting{model_name=%q} 0\nvllm:kv_cache_usage_perc{model_name=%q} 0.1\n",
 			Model, e.inflight/len(e.Ports), Model, Model))

@@ -8,7 +8,8 @@ import (
 // Ask is a chat request as it goes over the wire.
 type Ask struct {
 	Key    string
-	Bytes  int // of the body, about
+	Model  string // "" = Model
+	Bytes  int    // of the body, about
 	Stream bool
 	Tokens int // max_tokens
 	Salt   int // prompts of different salt share no beginning
@@ -19,8 +20,11 @@ const words = `Explain step by step, with \"care\", how the café's ledger adds 
 
 // Wire is the request in HTTP/1.1.
 func (a Ask) Wire() []byte {
+	if a.Model == "" {
+		a.Model = Model
+	}
 	body := fmt.Sprintf(`{"model":%q,"stream":%t,"max_tokens":%d,"temperature":0.7,"user":"u-%d","messages":[{"role":"system","content":"You are assistant %d of the bench. Answer in one sentence."},{"role":"user","content":"`,
-		Model, a.Stream, a.Tokens, a.Salt, a.Salt)
+		a.Model, a.Stream, a.Tokens, a.Salt, a.Salt)
 	const end = `"}]}`
 	fill := max(0, a.Bytes-len(body)-len(end))
 	body += strings.Repeat(words, fill/len(words))

@@ -20,7 +20,7 @@ func (s *Site) RedisServer(cluster bool) (*Process, error) {
 	port := strconv.Itoa(int(addr.Port()))
 	args := []string{"redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"}
 	if cluster {
-		args = append(args, "--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(s.dir, "nodes-"+port+".conf"), "--cluster-port", strconv.Itoa(int(addr.Port())%20000+40000))
+		args = append(args, "--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(s.dir, "nodes-"+port+".conf"), "--cluster-port", strconv.Itoa(busPort(addr.Port())))
 	}
 	return s.start(command{name: "redis", core: s.Rest, addr: addr, args: args})
 }
@@ -44,6 +44,7 @@ func (s *Site) Headgate(name, redisURL string, env ...string) (*Process, error) 
 		"HG_REDIS_URL=" + redisURL, "HG_LISTEN=" + addr.String(), "HG_ADMIN_LISTEN=" + admin.String(), "HG_REPLICA_ID=" + name,
 		"HG_USAGE_LOG=" + s.HeadgateUsage(name), "HG_SPOOL_DIR=" + filepath.Join(s.dir, "spool-"+name),
 		"HG_CATALOG=" + catalogue, "HG_BACKENDS=" + s.backends(), "HG_LOG_LEVEL=error",
+		"HG_REDIS_TIMEOUT=3s", // Redis shares its processor with the clients: a wait for it is no failure here
 	}, env...)
 	return s.start(command{name: "headgate-" + name, core: s.Core, addr: addr, env: all, args: []string{s.Binary, "serve"}, ready: func() error {
 		answer, err := http.Get("http://" + admin.String() + "/readyz")
@@ -61,18 +62,17 @@ func (s *Site) Headgate(name, redisURL string, env ...string) (*Process, error) 
 // HeadgateUsage is where that replica writes its usage lines.
 func (s *Site) HeadgateUsage(name string) string { return filepath.Join(s.dir, "usage-"+name+".jsonl") }
 
-
 func (s *Site) models() string {
 	var b strings.Builder
 	b.WriteString("models:\n")
 	for i := range s.Pools + 1 {
-		fmt.Fprintf(&b, "  %s:\n    pool: %s\n    price: {prompt: 0.20, cached: 0.05, completion: 0.60}\n", modelName(i), modelName(i))
+		fmt.Fprintf(&b, "  %s:\n    pool: %s\n    price: {prompt: 0.20, cached: 0.05, completion: 0.60}\n", ModelName(i), ModelName(i))
 	}
 	return b.String()
 }
 
-// modelName is that of pool i; the first is what all peers serve.
-func modelName(i int) string {
+// ModelName is that of pool i; the first is what all peers serve.
+func ModelName(i int) string {
 	if i == 0 {
 		return "qwen-7b"
 	}
@@ -83,7 +83,7 @@ func (s *Site) backends() string {
 	var all []string
 	for i := range s.Pools + 1 {
 		for j, e := range s.Engines {
-			all = append(all, fmt.Sprintf("%s=http://%s;slots=%d;id=b%d-%d", modelName(i), e, slots, i, j+1))
+			all = append(all, fmt.Sprintf("%s=http://%s;slots=%d;id=b%d-%d", ModelName(i), e, slots, i, j+1))
 		}
 	}
 	return strings.Join(all, ",")

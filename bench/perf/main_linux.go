@@ -22,7 +22,7 @@ const (
 // tables by the name of their command.
 var tables = map[string]func(*bench) error{
 	"small": small, "big": big, "sizes": sizes, "stream": stream, "stretch": stretch, "mem": mem, "start": start,
-	"redis": redisCost, "litellm": besideLiteLLM, "profile": profile,
+	"redis": redisCost, "replicas": replicas, "primaries": primaries, "litellm": besideLiteLLM, "profile": profile,
 }
 
 func main() {

@@ -112,38 +112,48 @@ func (b *bench) held(who string, n int) (each, sum float64, err error) {
 	var eaches, sums []float64
 	for range b.rounds {
 		b.stop(who)
-		p, err := b.peer(who)
-		if err != nil {
-			return 0, 0, err
-		}
-		if err := load.Tell(b.url, load.Plan{Tokens: 1}); err != nil { // so that it has served before
-			return 0, 0, err
-		}
-		ask := load.Ask{Key: b.site.Key, Bytes: 294, Tokens: 100}
-		if _, err := load.Run(load.Job{Addr: p.Addr, Requests: b.requests(ask, 8), Clients: 8, Window: 200 * time.Millisecond}); err != nil {
-			return 0, 0, err
-		}
-		before := rss(p.PID)
-		if err := load.Tell(b.url, load.Plan{TTFT: 200 * time.Millisecond, Pace: time.Hour, Tokens: 2}); err != nil {
-			return 0, 0, err
-		}
-		ask = load.Ask{Key: b.site.Key, Bytes: 100_000, Stream: true, Tokens: 100}
-		var then int64
-		out, err := load.Run(load.Job{Addr: p.Addr, Requests: b.requests(ask, 64), Clients: n, Ramp: time.Duration(n) * time.Millisecond,
-			Warm: time.Duration(n)*time.Millisecond + time.Second, Window: 3 * time.Second, Hold: true, End: func() { then = rss(p.PID) }})
-		if err == nil && (out.Errors > 0 || out.Open != n) {
-			err = fmt.Errorf("%v", out)
-		}
-		if err != nil {
-			return 0, 0, fmt.Errorf("%s, %d streams: %w: %s", who, n, err, p.Output())
-		}
-		eaches, sums = append(eaches, float64(then-before)/1024/float64(n)), append(sums, float64(then)/(1<<20))
-		if b.verbose {
-			fmt.Fprintf(os.Stderr, "%-16s %d streams: %.1f KiB each, %.0f MiB\n", who, n, eaches[len(eaches)-1], sums[len(sums)-1])
-		}
+		each, sum, err := b.hold(who, n, 3*time.Second)
 		b.stop(who)
+		if err != nil {
+			return 0, 0, err
+		}
+		eaches, sums = append(eaches, each), append(sums, sum)
 	}
 	return middle(slices.Sorted(slices.Values(eaches))), middle(slices.Sorted(slices.Values(sums))), nil
+}
+
+// hold opens n streams, waits for the first token of each and then for so long.
+func (b *bench) hold(who string, n int, long time.Duration) (each, sum float64, err error) {
+	p, err := b.peer(who)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := load.Tell(b.url, load.Plan{Tokens: 1}); err != nil { // so that it has served before
+		return 0, 0, err
+	}
+	ask := load.Ask{Key: b.site.Key, Bytes: 294, Tokens: 100}
+	if _, err := load.Run(load.Job{Addr: p.Addr, Requests: b.requests(ask, 8), Clients: 8, Window: 200 * time.Millisecond}); err != nil {
+		return 0, 0, err
+	}
+	before := rss(p.PID)
+	if err := load.Tell(b.url, load.Plan{TTFT: 200 * time.Millisecond, Pace: time.Hour, Tokens: 2}); err != nil {
+		return 0, 0, err
+	}
+	ask = load.Ask{Key: b.site.Key, Bytes: 100_000, Stream: true, Tokens: 100}
+	var then int64
+	out, err := load.Run(load.Job{Addr: p.Addr, Requests: b.requests(ask, 64), Clients: n, Ramp: time.Duration(n) * time.Millisecond,
+		Warm: time.Duration(n)*time.Millisecond + time.Second, Window: long, Hold: true, End: func() { then = rss(p.PID) }})
+	if err == nil && (out.Errors > 0 || out.Open != n) {
+		err = fmt.Errorf("%v", out)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s, %d streams: %w: %s", who, n, err, p.Output())
+	}
+	each, sum = float64(then-before)/1024/float64(n), float64(then)/(1<<20)
+	if b.verbose {
+		fmt.Fprintf(os.Stderr, "%-16s %d streams: %.1f KiB each, %.0f MiB, %.0f before\n", who, n, each, sum, float64(before)/(1<<20))
+	}
+	return each, sum, nil
 }
 
 // start is the time from the program's start to /readyz, and its memory when idle.

@@ -73,6 +73,10 @@ func Waiting(pool, replica string) string { return PoolRoot(pool) + ":waiting:" 
 // Turns is the counters of a pool: of its queue, and of its prefix index.
 func Turns(pool string) string { return PoolRoot(pool) + ":turns" }
 
+// Unwell is what readers of backends found unwell; Flow what passes through each replica, and the advice that follows.
+func Unwell(pool string) string { return PoolRoot(pool) + ":unwell" }
+func Flow(pool string) string   { return PoolRoot(pool) + ":flow" }
+
 // PrefixIndex is one of the 16 hashes of one generation of the prefix index.
 func PrefixIndex(pool string, generation int64, bucket int) string {
 	return PoolRoot(pool) + ":prefix:" + strconv.FormatInt(generation, 10) + ":" + strconv.Itoa(bucket)

@@ -502,7 +502,10 @@ repeat
         call('HSET', at, 'requests', format('%d', requests), 'last', last, c, format('%d %s', rate[6] + 1, last))
       end
       if rate[15] then call('HSET', at, 'leaves', format('%d', rate[12])) end
-      if rate[6] == 0 then call('EXPIRE', at, '120') end
+      if rate[6] == 0 then
+        call('EXPIRE', at, '120')
+        if requests > 20 then call('HSET', at, 'wide', 'A value of more than 64 bytes: Redis finds the seconds of a busy minute by a table then.') end
+      end
       local rpm = rate[2]
       if rpm then
         local left = rpm - requests

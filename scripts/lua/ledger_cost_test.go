@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
@@ -19,7 +20,8 @@ import (
 // scopes, one at a time and (flush=8) with the settlements of eight requests in one flush; and the ratio to the yardstick, a
 // plain pair of scripts for three scopes that runs in between, a hundred requests at a time: the median of pairs, for the
 // machine is never quiet. core/s is how many requests a second one core holds that does nothing else: a million divided by
-// the µs of the whole process, reading and replying included.
+// the µs of the whole process, reading and replying included. Every scope, the yardstick's too, has admitted something in each
+// second of the last minute.
 func BenchmarkDecision(b *testing.B) {
 	for _, scopes := range []int{1, 3, 6} {
 		for _, flush := range []int{1, 8} {
@@ -104,6 +106,7 @@ func decider(b *testing.B, s *pipeline.Store, scopes int) part {
 			b.Fatal(err)
 		}
 	}
+	fullMinute(b, s, root, scopes)
 	label := ClaimText(`"request_id":"0123456789","rid":"0123456789abcdef0123456789abcdef","replica":"host-1","tenant":"acme","end_user":"","tags":[],"route":"/v1/chat/completions","model":"qwen-7b","stream":true`)
 	record := []byte(`{"time":"2026-11-30T12:00:00.000Z",` + label + fmt.Sprintf(`,"pad":"%0500d"}`, 0))
 	rid := 0
@@ -131,6 +134,21 @@ func decider(b *testing.B, s *pipeline.Store, scopes int) part {
 	}
 }
 
+// fullMinute lets each scope have admitted one request a second in the last minute, as busy ones have.
+func fullMinute(b *testing.B, s *pipeline.Store, root string, scopes int) {
+	ctx := b.Context()
+	now := time.Now().Unix()
+	for _, name := range []string{"key:key_1", "team:search", "tenant:acme", "user:ann", "enduser:bob", "tag:nightly"}[:scopes] {
+		f := []string{"requests", "59", "tokens", "5900", "last", decimal((now - 1) * 1000), "leaves", decimal((now + 1) * 1000)}
+		for at := now - 59; at < now; at++ {
+			f = append(f, decimal(at), fmt.Sprintf("1 %d", at*1000), fmt.Sprintf("t%d", at), "100")
+		}
+		if _, err := s.Do(ctx, "HSET", root+":rate:"+name, f...); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // naivePair does one request of the yardstick each time. YARDSTICK names another directory of naive-admit.lua and
 // naive-settle.lua than ours.
 func naivePair(b *testing.B, s *pipeline.Store) func() {
@@ -146,6 +164,15 @@ func naivePair(b *testing.B, s *pipeline.Store) func() {
 	for suffix, more := range map[string][]string{":key:k1": {"id", "key_1", "team", "search"}, ":team:search": {"id", "x"}, "": {"id", "x"}} {
 		if _, err := s.Do(ctx, "HSET", "hg:{t:naive}"+suffix, append(more, "rpm", "100000000", "tpm", "1000000000", "budget_nusd", "1000000000000000",
 			"budget", "1000000000000000")...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var minute []string
+	for cell := range 60 {
+		minute = append(minute, fmt.Sprintf("r%d", cell), "1", fmt.Sprintf("t%d", cell), "100")
+	}
+	for _, name := range []string{"key:key_1", "team:search", "tenant:"} {
+		if _, err := s.Do(ctx, "HSET", "hg:{t:naive}:rate:"+name, append(minute, "requests", "60", "tokens", "6000")...); err != nil {
 			b.Fatal(err)
 		}
 	}

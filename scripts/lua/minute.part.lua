@@ -3,6 +3,8 @@
 --   <second>         a cell: "<requests> <ms of its last admission or top-up>"; it leaves the sums 60 s after that
 --   t<second>        its tokens, where tokens are limited
 --   last             ms of the last admission or top-up; time does not run back behind it
+--   wide             a long text, where the minute has more than 20 requests: by default Redis keeps a hash of up to 128 fields as
+--                    a list, and looking up the last ones takes 5 to 10 times as long as in a table, which this makes it
 --   leaves           ms, a lower bound of the instant at which the next cell leaves: before it, no cell has to be read
 -- Included by a script with the locals call (redis.call), find, match, format and floor. A rate is the list that admit makes.
 --

@@ -29,7 +29,10 @@ func (r *request) end() {
 func (r *request) closeBooks() {
 	r.figures()
 	post := r.g.deps.Pipeline.Post()
-	signOff := post.Owner()
+	done := post.Send
+	if r.hash != "" || r.lead != nil { // keep may be another owner, and take a while
+		done = post.Owner()
+	}
 	r.freeAlone()
 	var line []byte // the record, once it is complete
 	if r.asked {
@@ -41,7 +44,7 @@ func (r *request) closeBooks() {
 		r.g.deps.Placement.ReleaseAs(post, r.release())
 	}
 	r.keep(post)
-	signOff()
+	done()
 	if line == nil {
 		line = r.line()
 	}

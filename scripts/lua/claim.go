@@ -57,6 +57,8 @@ func (c Claim) Charged() []string {
 // counters appends what settle.lua wants to know of each spend counter: the scope's name, where its money, its minute and
 // the cell of its tokens are.
 func (c Claim) counters(args []string) []string {
+	var names strings.Builder // one piece of memory for all
+	names.Grow(3*len(c.Scopes) + 64)
 	for scope := range strings.SplitSeq(c.Scopes, ";") {
 		i := strings.LastIndexByte(scope, ':')
 		// A period may hold no colon, nor may the second before it.
@@ -64,24 +66,33 @@ func (c Claim) counters(args []string) []string {
 		i = strings.LastIndexByte(name, ':')
 		name, cell := name[:max(i, 0)], name[i+1:]
 		if cell, counted := strings.CutSuffix(cell, "t"); counted {
-			args = c.counter(args, name, periods, "t"+cell)
+			args = appendCounters(args, &names, name, periods, joined(&names, "t", cell))
 		} else {
-			args = c.counter(args, name, periods, "")
+			args = appendCounters(args, &names, name, periods, "")
 		}
 	}
 	return args
 }
 
-func (c Claim) counter(args []string, name, periods, cell string) []string {
+func appendCounters(args []string, names *strings.Builder, name, periods, cell string) []string {
 	rate, named := "", name
 	if cell != "" {
-		rate = ":rate:" + name
+		rate = joined(names, ":rate:", name)
 	}
 	for period := range strings.SplitSeq(periods, ",") {
-		args = append(args, named, ":spend:"+name+":"+period, rate, cell)
+		args = append(args, named, joined(names, ":spend:", name, ":", period), rate, cell)
 		named, rate, cell = "", "", ""
 	}
 	return args
+}
+
+// joined is the parts as one string in b's memory.
+func joined(b *strings.Builder, parts ...string) string {
+	from := b.Len()
+	for _, part := range parts {
+		b.WriteString(part)
+	}
+	return b.String()[from:]
 }
 
 func none(field string) string {
@@ -103,7 +114,17 @@ func ClaimText(text string) string {
 	if text == "" {
 		return "%"
 	}
-	var out []byte
+	plain := true
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c == '%' || c == 0x7f {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return text
+	}
+	out := make([]byte, 0, len(text)+16)
 	for i := range len(text) {
 		if c := text[i]; c <= ' ' || c == '%' || c == 0x7f {
 			out = append(out, '%', hexDigits[c>>4], hexDigits[c&15])

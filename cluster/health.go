@@ -44,6 +44,7 @@ const (
 	good    outcome = iota // 2xx
 	failed                 // another status, a timeout, a broken answer
 	refused                // nobody listens
+	unasked                // this replica had no socket to ask with: nothing is known
 )
 
 // tally is an engine's record. The zero value is one that was never checked.
@@ -54,9 +55,11 @@ type tally struct {
 
 // after is the record after one more check: one good answer brings an engine
 // in; a refused connection takes it out at once, anything else only the third
-// time in a row.
+// time in a row, and what could not be asked changes nothing.
 func (t tally) after(o outcome) tally {
 	switch o {
+	case unasked:
+		return t
 	case good:
 		return tally{up: true}
 	case refused:
@@ -114,6 +117,8 @@ func (o outcome) reason(serves bool) string {
 		return "the connection to its port is refused"
 	case o == failed:
 		return "GET /health: no 2xx in time"
+	case o == unasked:
+		return "this replica has no descriptor left to ask with"
 	case !serves:
 		return "GET /v1/models lists no model it is registered for"
 	}
@@ -178,6 +183,8 @@ func (p prober) health(ctx context.Context, s spec) outcome {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return refused
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return unasked
 	case err != nil || status/100 != 2:
 		return failed
 	}

@@ -23,6 +23,7 @@ func TestTally(t *testing.T) { // L3, L7
 		{"a refused connection takes it out at once", []outcome{good, refused, good}, []bool{true, false, true}},
 		{"three failures in a row", []outcome{good, failed, failed, failed, failed, good}, []bool{true, true, true, false, false, true}},
 		{"not in a row", []outcome{good, failed, failed, good, failed, failed, good}, []bool{true, true, true, true, true, true, true}},
+		{"what could not be asked changes nothing", []outcome{unasked, good, failed, failed, unasked, unasked, failed}, []bool{false, true, true, true, true, true, false}},
 		{"never well", []outcome{failed, failed, failed, failed}, []bool{false, false, false, false}},
 	} {
 		var now tally

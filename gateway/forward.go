@@ -200,6 +200,8 @@ func (r *request) afterFault(b *cluster.Backend, f *upstreamFault) attemptEnd {
 	case upstreamFaultTimeout:
 		r.blame(b, coordinator.FailedSilent)
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not begin to answer in time."))}
+	case upstreamFaultShort:
+		return attemptEnd{final, refusalOf(protocol.TooManyConnections())}
 	case upstreamFaultConnect, upstreamFaultConnectTimeout:
 		r.g.deps.Cluster.ReportFailure(b, cluster.ConnectFailed)
 		r.blame(b, coordinator.FailedConnect)

@@ -183,6 +183,8 @@ func (u *upstream) dial(ctx context.Context, call *upstreamCall) (*engineConn, *
 	switch {
 	case ctx.Err() != nil:
 		fault.Kind = upstreamFaultOfContext(ctx)
+	case shortOfSockets(err):
+		fault.Kind = upstreamFaultShort
 	case limit.Err() != nil || engineIsTimeout(err):
 		fault.Kind = upstreamFaultConnectTimeout
 	}

@@ -21,6 +21,8 @@ const (
 	upstreamFaultConnect
 	// upstreamFaultConnectTimeout: no connection within ConnectTimeout. Nothing was sent.
 	upstreamFaultConnectTimeout
+	// upstreamFaultShort: this process, or its machine, has no socket left. Nothing was sent, and the engine has no part in it.
+	upstreamFaultShort
 	// upstreamFaultDied: the connection ended or was reset before a whole response head.
 	upstreamFaultDied
 	// upstreamFaultBad: what came is not HTTP/1.x, is ambiguous, or exceeds a limit.
@@ -39,6 +41,8 @@ func (k upstreamFaultKind) String() string {
 		return "connect"
 	case upstreamFaultConnectTimeout:
 		return "connect timeout"
+	case upstreamFaultShort:
+		return "no socket left"
 	case upstreamFaultDied:
 		return "died"
 	case upstreamFaultBad:
@@ -98,6 +102,16 @@ func engineIsGone(err error) bool {
 // engineIsReset: the connection was ended out of order, or what we sent found nobody.
 func engineIsReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNABORTED)
+}
+
+// shortOfSockets is true when this side has none: no descriptors, ports or memory for one.
+func shortOfSockets(err error) bool {
+	for _, short := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, short) {
+			return true
+		}
+	}
+	return false
 }
 
 // engineIsDeadline is true for our own deadlines only, not for the kernel's ETIMEDOUT.

@@ -162,14 +162,17 @@ func (r run) judge(t *testing.T, b *books, trouble span, repaired time.Time, mac
 			f.ends[a.end]++
 			continue
 		}
-		if machine.around(span{a.began, a.ended}) {
+		during := a.ended.After(first) && a.began.Before(repaired.Add(back))
+		allowed := slices.Contains(r.also, a.end) || during && slices.Contains(r.may, a.end)
+		if !allowed && machine.around(span{a.began, a.ended}) {
 			f.excused++
 			continue
 		}
 		f.ends[a.end]++
-		f.lastBad = max(f.lastBad, a.began.Sub(repaired))
-		during := a.ended.After(first) && a.began.Before(repaired.Add(back))
-		if allowed := slices.Contains(r.also, a.end) || during && slices.Contains(r.may, a.end); !allowed { // I4
+		if !slices.Contains(r.also, a.end) {
+			f.lastBad = max(f.lastBad, a.began.Sub(repaired))
+		}
+		if !allowed { // I4
 			if complaints++; complaints <= 5 {
 				t.Errorf("%s by r%d (stream %v, long %v), begun %.1f s and ended %.1f s after the first step: %s %v %.300s",
 					a.id, a.replica+1, a.stream, a.long, a.began.Sub(first).Seconds(), a.ended.Sub(first).Seconds(), a.end, a.err, a.text[max(0, len(a.text)-300):])

@@ -133,7 +133,7 @@ type Ask struct {
 
 	// Zero where they are not known.
 	Class        int   // priority in the queue, 0 to 9, lower first
-	OutputMU     int64 // the part of MU that is output; the rest is the prompt's
+	OutputMU     int64 // the part of MU that is no work on the prompt: output, and what any request counts; the rest is the prompt's
 	PromptTokens int64
 	WarmMU       int64 // thousandths of a model unit saved by each prompt token that is warm
 	Prefix       Prefix

@@ -51,7 +51,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 		Wait:       true,
 
 		Class:        queueClass(r.hint.Priority),
-		OutputMU:     units.Completion * r.usualOutput(),
+		OutputMU:     units.Request + units.Completion*r.usualOutput(),
 		PromptTokens: r.promptEstimate(),
 		WarmMU:       units.Prompt, // whatever it is weighed at: the engine computes nothing of it
 		Prefix:       r.prefix(),

@@ -85,7 +85,7 @@ func (p *headgate) ask(j *job) lua.PlaceArgs {
 	u := catalogue.DefaultUnits
 	output := int64(p.usual)
 	a := lua.PlaceArgs{RID: rid(j), Attempt: 1, Replica: replicaName(j.replica), Tenant: "t", Model: "m",
-		MU: u.Request + int64(j.prompt)*u.Prompt + output*u.Completion, OutputMU: output * u.Completion, Wait: true,
+		MU: u.Request + int64(j.prompt)*u.Prompt + output*u.Completion, OutputMU: u.Request + output*u.Completion, Wait: true,
 		Limit: 1_000_000, Class: 5, NowMS: p.nowMS(), Prompt: lua.Prompt{Tokens: int64(j.prompt), Save: u.Prompt,
 			Least: coordinator.LeastMatch, Bucket: j.prefix.Bucket}}
 	for _, f := range j.prefix.Prints {

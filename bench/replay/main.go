@@ -20,7 +20,7 @@ type settings struct {
 	traces, out, redis string
 	only, policies     []string // empty: all
 	replicas           []int
-	speed              float64 // of all workloads; 0: each its own
+	speed              float64 // of arrivals, as a multiple of usualSpeed
 	capacityMU         int64   // as engines are registered with; 0: not said
 	slots              int
 	seed               uint64
@@ -81,7 +81,7 @@ func parse(args []string) (settings, error) {
 	only := f.String("only", "", "names of workloads, comma-separated")
 	policies := f.String("policies", "", "names of policies, comma-separated")
 	replicas := f.String("replicas", "1,4,16", "numbers of gateways")
-	f.Float64Var(&s.speed, "speed", 0, "how many times as fast requests arrive as recorded")
+	f.Float64Var(&s.speed, "speed", 1, "of arrivals, as a multiple of each workload's usual one")
 	f.Int64Var(&s.capacityMU, "capacity-mu", 0, "capacity the engines register, in thousandths of MU per second; 0: learned")
 	f.IntVar(&s.slots, "slots", 128, "requests an engine runs at once")
 	f.Uint64Var(&s.seed, "seed", 1, "of whatever is random")
@@ -96,7 +96,7 @@ func parse(args []string) (settings, error) {
 		}
 		s.replicas = append(s.replicas, r)
 	}
-	if s.speed < 0 || s.slots < 1 || s.capacityMU < 0 {
+	if s.speed <= 0 || s.slots < 1 || s.capacityMU < 0 {
 		return s, errors.New("a number below its least")
 	}
 	return s, nil
@@ -128,10 +128,7 @@ func (s settings) workloads() ([]workload, error) {
 
 // compare runs all policies on a workload and prints their lines.
 func (s settings) compare(w workload, store *pipeline.Store, out io.Writer) (all []outcome, err error) {
-	speed := s.speed
-	if speed == 0 {
-		speed = usualSpeed[w.name]
-	}
+	speed := s.speed * usualSpeed[w.name]
 	fmt.Fprintf(out, "\n%s: %d requests, arrivals × %g, 8 engines (Llama-3 8B on A100), KV cache of 430,000 tokens, %d slots\n",
 		w.name, len(w.requests), speed, s.slots)
 	fmt.Fprintln(out, tableHead)

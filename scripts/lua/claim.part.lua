@@ -86,7 +86,8 @@ local function load(c, given, tokens)
   c.running = call('HMGET', root .. ':parallel', unpack(fields))
 end
 
--- Nothing goes below 0, whatever somebody deleted by hand; a figure that is none starts anew.
+-- include spend.part.lua
+-- Nothing goes below 0, whatever somebody deleted by hand.
 local function store_spend(c, changes)
   local counters, pcall = c.counters, redis.pcall
   for i = 1, #counters, 3 do
@@ -95,14 +96,14 @@ local function store_spend(c, changes)
       local by = changes[j + 1]
       if by ~= '0' then
         local v = pcall('HINCRBY', key, changes[j], by)
-        if type(v) == 'table' or v < 0 then call('HSET', key, changes[j], '0') end
+        if type(v) == 'table' then
+          typed(key, changes[j], by)
+        elseif v < 0 then
+          call('HSET', key, changes[j], '0')
+        end
       end
     end
-    if not made then
-      call('HINCRBY', key, 'spent_nusd', '0')
-      local ends = period_end(counters[i + 1])
-      if ends then call('PEXPIREAT', key, string.format('%d', ends + 35 * 86400000)) end
-    end
+    if not made then born(key, counters[i + 1]) end
   end
 end
 

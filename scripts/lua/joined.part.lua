@@ -20,6 +20,7 @@ call('XLEN', usage)
 local old
 if now % 8 < n then old = call('ZRANGEBYSCORE', settled, '-inf', format('%d', now - 3600000), 'LIMIT', '0', '100') end
 local reply, done, seen = {}, {}, {}
+local odd = {} -- counters, by index, that are to be made (false), or to which HINCRBY could not add so much money
 local sums, counters, cells, moved, counts, names, figures, asked = {}, {}, {}, {}, {}, {}, {}, {}
 for j = 1, n do
   local a, rid = at[j], rids[j]
@@ -35,7 +36,7 @@ for j = 1, n do
       if not c then
         c = { 0, 0, 0, 0, 0, 0 }
         sums[spend], counters[#counters + 1] = c, spend
-        call('HEXISTS', root .. spend, 'reserved_nusd')
+        if call('HEXISTS', root .. spend, 'spent_nusd') == 0 then odd[#odd + 1], odd[#odd + 2] = #counters, false end
       end
       c[1], c[2], c[3], c[4], c[5], c[6] = c[1] + hold, c[2] + cost, c[3] + 1, c[4] + prompt, c[5] + cached, c[6] + completion
       if name ~= '' then
@@ -94,7 +95,21 @@ for k = 1, #counters do
     if type(left) == 'table' or left < 0 then call('HSET', counter, 'reserved_nusd', '0') end
   end
   for f = 2, 6 do
-    if c[f] ~= 0 then pcall('HINCRBY', counter, fields[f], format('%d', c[f])) end
+    if c[f] ~= 0 and type(pcall('HINCRBY', counter, fields[f], format('%d', c[f]))) == 'table' and f == 2 then
+      odd[#odd + 1], odd[#odd + 2] = k, c[f]
+    end
+  end
+end
+if odd[1] then
+  -- include period.part.lua
+  -- include spend.part.lua
+  for k = 1, #odd, 2 do
+    local counter = root .. counters[odd[k]]
+    if odd[k + 1] then
+      typed(counter, 'spent_nusd', odd[k + 1])
+    else
+      born(counter, string.match(counter, '[^:]+$'))
+    end
   end
 end
 for k = 1, #moved do

@@ -37,13 +37,18 @@ func All() []*pipeline.Script {
 
 // read returns the script in name.lua with the parts it includes.
 func read(name string) *pipeline.Script {
-	lines := strings.Split(text(name+".lua"), "\n")
+	return pipeline.NewScript(name, whole(name+".lua"))
+}
+
+// whole is the text of a file with the parts it includes, and theirs.
+func whole(file string) string {
+	lines := strings.Split(text(file), "\n")
 	for i, line := range lines {
 		if part, ok := strings.CutPrefix(strings.TrimSpace(line), "-- include "); ok {
-			lines[i] = text(part)
+			lines[i] = whole(part)
 		}
 	}
-	return pipeline.NewScript(name, strings.Join(lines, "\n"))
+	return strings.Join(lines, "\n")
 }
 
 // text panics on a missing file: which files there are is decided when the program is built.

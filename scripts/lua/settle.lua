@@ -73,6 +73,7 @@ if ARGV[10] ~= '0' and filed then
 end
 local what, store
 local by, counters, rates, names, running, n, m, k = 0, { '', '', '' }, { '', '', '' }, { '', '', '' }, nil, 0, 0, 0
+local odd -- counters that are to be made, and those whose money HINCRBY could not add: index in `counters`, which
 if filed and filed == ARGV[2] and keep == '1' and ARGV[13] ~= '' then
   -- The usual case, without taking the claim apart: it is filed as the replica has it, and the request stays counted. It
   -- does what the general case does; TestSettleTakesTheClaimApart holds them to each other.
@@ -82,7 +83,10 @@ if filed and filed == ARGV[2] and keep == '1' and ARGV[13] ~= '' then
     local name, cell = ARGV[i], ARGV[i + 3]
     m = m + 1
     counters[m] = root .. ARGV[i + 1]
-    call('HEXISTS', counters[m], 'reserved_nusd')
+    if call('HEXISTS', counters[m], 'spent_nusd') == 0 then
+      odd = odd or {}
+      odd[#odd + 1], odd[#odd + 2] = m, 'none'
+    end
     if name ~= '' then
       n = n + 1
       names[n] = name
@@ -160,11 +164,26 @@ else
       -- Nothing goes below 0, whatever somebody deleted by hand.
       if type(left) == 'table' or left < 0 then call('HSET', counter, 'reserved_nusd', '0') end
     end
-    if cost ~= '0' then pcall('HINCRBY', counter, 'spent_nusd', cost) end
+    if cost ~= '0' and type(pcall('HINCRBY', counter, 'spent_nusd', cost)) == 'table' then
+      odd = odd or {}
+      odd[#odd + 1], odd[#odd + 2] = i, 'typed'
+    end
     pcall('HINCRBY', counter, 'requests', '1')
     if prompt ~= '0' then pcall('HINCRBY', counter, 'prompt_tokens', prompt) end
     if ARGV[5] ~= '0' then pcall('HINCRBY', counter, 'cached_tokens', ARGV[5]) end
     if completion ~= '0' then pcall('HINCRBY', counter, 'completion_tokens', completion) end
+  end
+  if odd then
+    -- include period.part.lua
+    -- include spend.part.lua
+    for i = 1, #odd, 2 do
+      local counter = counters[odd[i]]
+      if odd[i + 1] == 'none' then
+        born(counter, string.match(counter, '[^:]+$'))
+      else
+        typed(counter, 'spent_nusd', cost)
+      end
+    end
   end
   by = string.format('%d', by)
   for i = 1, k, 2 do

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/headgate/headgate/bench/load"
@@ -73,8 +74,8 @@ func (b *bench) all(dir string, names []string) (err error) {
 		return err
 	}
 	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt)
-	go func() { <-interrupted; b.close(); os.Exit(1) }()
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	go func() { <-interrupted; b.close(); _ = os.RemoveAll(dir); os.Exit(1) }()
 	for _, name := range names {
 		table := tables[name]
 		if table == nil {

@@ -73,7 +73,7 @@ func readAnswer(fields []rueidis.RedisMessage) *Answer {
 			return nil
 		}
 		if i == 0 || i >= 4 {
-			if whole[i], err = strconv.ParseInt(text[i], 10, 64); err != nil {
+			if whole[i], err = strconv.ParseInt(text[i], 10, 64); err != nil || whole[i] < 0 {
 				return nil
 			}
 		}

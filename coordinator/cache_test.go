@@ -68,7 +68,7 @@ func TestCacheBrokenEntryIsAMiss(t *testing.T) {
 	onBothSites(t, func(t *testing.T, s *site) {
 		c := coordinator.NewCache(coordinator.CacheConfig{Store: s.store})
 		key := coordinator.CacheEntry("acme", "h1")
-		for _, spoil := range [][]string{{"HDEL", "body"}, {"HDEL", "completion"}, {"HSET", "status", "fine"}, {"HSET", "prompt", ""}} {
+		for _, spoil := range [][]string{{"HDEL", "body"}, {"HDEL", "completion"}, {"HSET", "status", "fine"}, {"HSET", "prompt", ""}, {"HSET", "prompt", "-5"}} {
 			s.write(c, answer(), time.Minute)
 			if _, err := s.store.Do(t.Context(), spoil[0], key, spoil[1:]...); err != nil {
 				t.Fatal(err)

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
 	"github.com/headgate/headgate/gateway/protocol/answer"
+	"github.com/headgate/headgate/gateway/protocol/lex"
 	"github.com/headgate/headgate/pipeline"
 )
 
@@ -37,6 +39,9 @@ func cacheHash(body []byte, team, endUser, route, model string) string {
 		_, _ = io.WriteString(h, strconv.Itoa(len(part))+":"+part)
 	}
 	h.Write(canonical)
+	if bytes.ContainsRune(canonical, utf8.RuneError) { // a lone surrogate may have become one: engines tell them apart
+		h.Write(body)
+	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -72,9 +77,12 @@ func (r *request) toStore() *coordinator.Answer {
 		Prompt: r.usage.Prompt, Cached: r.usage.Cached, Completion: r.usage.Completion}
 }
 
-// inForm is the stored answer in the form this request asked for; nil if it cannot be given so.
+// inForm is the stored answer in the form this request asked for; nil if it cannot be given so, or is not what toStore keeps.
 func (r *request) inForm(stored *coordinator.Answer) *coordinator.Answer {
-	if stored == nil || !r.scan.Stream {
+	if stored == nil || stored.Status != 200 || stored.ContentType != "application/json" || !isObject(stored.Body) {
+		return nil
+	}
+	if !r.scan.Stream {
 		return stored
 	}
 	stream, ok := answer.Split(stored.Body, r.scan.IncludeUsage)
@@ -84,6 +92,16 @@ func (r *request) inForm(stored *coordinator.Answer) *coordinator.Answer {
 	asked := *stored
 	asked.Body, asked.ContentType = stream, "text/event-stream; charset=utf-8"
 	return &asked
+}
+
+// isObject reports whether body is one whole JSON object, so that an entry cut short or edited by hand is a miss.
+func isObject(body []byte) bool {
+	from := lex.Space(body, 0)
+	if from >= len(body) || body[from] != '{' {
+		return false
+	}
+	end, why := lex.Value(body, from, 0)
+	return why == "" && lex.Space(body, end) == len(body)
 }
 
 // keep stores the answer and shares it with those who follow. Joining a long stream takes a while: the rest of the books

@@ -171,6 +171,9 @@ func TestCacheHash(t *testing.T) {
 		{"team and user swapped", `{"messages":[{"role":"user","content":"hi"}],"temperature":0}`, "searchu", "", "/v1/chat/completions", "m"},
 		{"route", `{"messages":[{"role":"user","content":"hi"}],"temperature":0}`, "search", "", "/v1/completions", "m"},
 		{"model", `{"messages":[{"role":"user","content":"hi"}],"temperature":0}`, "search", "", "/v1/chat/completions", "n"},
+		{"lone surrogate", `{"messages":[{"role":"user","content":"\ud800"}]}`, "search", "", "/v1/chat/completions", "m"},
+		{"another lone surrogate", `{"messages":[{"role":"user","content":"\udfff"}]}`, "search", "", "/v1/chat/completions", "m"},
+		{"U+FFFD", `{"messages":[{"role":"user","content":"\ufffd"}]}`, "search", "", "/v1/chat/completions", "m"},
 	} {
 		hash := cacheHash([]byte(v.body), v.team, v.user, v.route, v.model)
 		if other, dup := seen[hash]; dup || hash == "" {

@@ -77,6 +77,14 @@ var long = []run{
 		may: []string{redisAway},
 	},
 	{
+		name: "redis stands still for 10 s, and replicas serve on", load: ordinary, on: setup{env: []string{"HG_ON_REDIS_DOWN=serve"}},
+		do: []step{
+			{at: 3 * s, what: "redis is frozen", do: freezeRedis},
+			{at: 13 * s, what: "redis goes on", do: thawRedis, repair: true},
+		},
+		may: []string{redisAway},
+	},
+	{
 		name: "redis with an append-only file is killed, away for 5 s", load: ordinary, on: setup{redis: []string{"--appendonly", "yes"}},
 		do: []step{
 			{at: 3 * s, what: "redis is killed", do: killRedis},

@@ -39,10 +39,28 @@ func (s *share) of(pools []*Pool, living []string) {
 	}
 }
 
-// readersOf is which of the living replicas look at b.
+// readersOf is which of the living replicas look at b: those with the smallest hashes. Each is hashed once, for whenever a
+// replica comes or goes all of them do this for every backend.
 func readersOf(b *Backend, living []string) []string {
-	weight := func(replica string) uint64 { return xxh3.HashString(replica + "\n" + b.Pool + "\n" + b.ID) }
-	sorted := slices.Clone(living)
-	slices.SortFunc(sorted, func(x, y string) int { return cmp.Or(cmp.Compare(weight(x), weight(y)), cmp.Compare(x, y)) })
-	return sorted[:min(readers, len(sorted))]
+	type ranked struct {
+		weight  uint64
+		replica string
+	}
+	best := make([]ranked, 0, readers+1)
+	name := make([]byte, 0, 128)
+	for _, replica := range living {
+		name = append(append(append(append(append(name[:0], replica...), '\n'), b.Pool...), '\n'), b.ID...)
+		one := ranked{xxh3.Hash(name), replica}
+		at, _ := slices.BinarySearchFunc(best, one, func(x, y ranked) int {
+			return cmp.Or(cmp.Compare(x.weight, y.weight), cmp.Compare(x.replica, y.replica))
+		})
+		if best = slices.Insert(best, at, one); len(best) > readers {
+			best = best[:readers]
+		}
+	}
+	chosen := make([]string, len(best))
+	for i, one := range best {
+		chosen[i] = one.replica
+	}
+	return chosen
 }

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -20,11 +21,22 @@ const (
 	maxBeatWaiters  = 100
 )
 
+// touchesPerSecond is how often the fleet's beats touch a backend: often enough that a free slot does not wait for long, and
+// not once more for each replica, or what beats cost would grow with the product of replicas and backends.
+const touchesPerSecond = 4
+
+// beatShare is how many backends of a pool one beat touches, where a replica beats once a second.
+func beatShare(backends, replicas int) int {
+	replicas = max(replicas, 1)
+	return min(maxBeatBackends, (touchesPerSecond*backends+replicas-1)/replicas)
+}
+
 // pulse is what the beat remembers of one pool between two beats.
 type pulse struct {
 	watch     watch
 	published map[string]BackendFacts // as acknowledged
 	next      int                     // where the turn through the backends goes on
+	recounted int                     // where the turn of recounts goes on
 	beats     int                     // answered
 	differs   int                     // beats in a row in which Redis counted other leases than this replica
 	told      map[string]bool         // unreadable backends that were logged
@@ -51,10 +63,11 @@ func (p *Placement) beats(ctx context.Context) {
 func (p *Placement) beat(ctx context.Context) time.Duration {
 	views, sent := p.views(), time.Now()
 	p.expect(views, sent)
+	replicas := p.Replicas()
 	batch, replies := p.cfg.Pipeline.Batch(), make([]*pipeline.Handle[lua.BeatReply], len(views))
 	facts := make([][]BackendFacts, len(views))
 	for i, v := range views {
-		facts[i] = p.pulse[v.Name].facts(v.Backends)
+		facts[i] = p.pulse[v.Name].facts(v.Backends, beatShare(len(v.Backends), replicas))
 		replies[i] = lua.Beat(batch, p.cfg.Store, PoolRoot(v.Name), p.beatArgs(v.Name, facts[i]))
 	}
 	p.index(views)
@@ -65,7 +78,7 @@ func (p *Placement) beat(ctx context.Context) time.Duration {
 			p.unheard(v.Name, err)
 			continue
 		}
-		if due := p.heard(ctx, heardBeat{v.Name, sent, facts[i]}, reply); due.Before(next) {
+		if due := p.heard(ctx, heardBeat{v, sent}, reply); due.Before(next) {
 			next = due
 		}
 		p.pulse[v.Name].acknowledged(facts[i])
@@ -99,7 +112,8 @@ func (p *Placement) expect(views []PoolView, now time.Time) {
 		acked[v.Name], pulses[v.Name] = p.acked[v.Name], p.pulse[v.Name]
 		if pulses[v.Name] == nil {
 			acked[v.Name] = now
-			pulses[v.Name] = &pulse{published: map[string]BackendFacts{}, told: map[string]bool{}}
+			// Each replica begins elsewhere, so that all of them together are everywhere at any time.
+			pulses[v.Name] = &pulse{published: map[string]BackendFacts{}, told: map[string]bool{}, next: rand.IntN(len(v.Backends) + 1)}
 		}
 	}
 	p.acked, p.pulse = acked, pulses
@@ -117,10 +131,10 @@ func (p *Placement) beatArgs(pool string, facts []BackendFacts) lua.BeatArgs {
 	return args
 }
 
-// facts is what the next beat says of the backends: first what has changed, then the next ones in turn, so that every
+// facts is what the next beat says of the backends: first what has changed, then the next share of them in turn, so that every
 // record is touched again and again and its free slots are offered to the waiting.
-func (s *pulse) facts(all []BackendFacts) []BackendFacts {
-	if len(all) <= maxBeatBackends {
+func (s *pulse) facts(all []BackendFacts, share int) []BackendFacts {
+	if len(all) <= share {
 		return all
 	}
 	facts, taken := make([]BackendFacts, 0, maxBeatBackends), map[string]bool{}
@@ -129,8 +143,9 @@ func (s *pulse) facts(all []BackendFacts) []BackendFacts {
 			facts, taken[f.ID] = append(facts, f), true
 		}
 	}
+	most := min(len(facts)+share, maxBeatBackends)
 	for range all {
-		if len(facts) == maxBeatBackends {
+		if len(facts) == most {
 			break
 		}
 		f := all[s.next%len(all)]
@@ -158,14 +173,13 @@ func (p *Placement) unheard(pool string, err error) {
 
 // heardBeat is the beat that was answered.
 type heardBeat struct {
-	pool  string
-	sent  time.Time
-	facts []BackendFacts
+	view PoolView
+	sent time.Time
 }
 
 // heard acts on the answer to a beat and returns when the next replica is due to be found dead.
 func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) (due time.Time) {
-	pool, sent := beat.pool, beat.sent
+	pool, sent := beat.view.Name, beat.sent
 	p.mu.Lock()
 	p.acked[pool] = sent
 	p.mu.Unlock()
@@ -186,7 +200,7 @@ func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) 
 		}
 	}
 	p.compare(ctx, pool, r)
-	p.recount(ctx, pool, r, beat.facts)
+	p.recount(ctx, beat.view, r)
 	dead, due := s.watch.look(sighted{self: p.cfg.Replica, sent: sent, now: time.Now(), beats: r.Replicas}, p.cfg.times)
 	if pool == wholeFleet {
 		p.saw(&s.watch, time.Now())

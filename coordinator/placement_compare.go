@@ -71,9 +71,11 @@ func (p *Placement) adopt(ctx context.Context, pool string, lost []lua.Adopted) 
 	}
 }
 
-// recount has the counts of backends made what the leases say. The replica whose name is first does it, now and then.
-func (p *Placement) recount(ctx context.Context, pool string, r lua.BeatReply, facts []BackendFacts) {
-	if p.pulse[pool].beats%looksEvery != looksEvery/2 || len(facts) == 0 {
+// recount has the counts of the next backends in turn made what the leases say. The replica whose name is first does it, now
+// and then.
+func (p *Placement) recount(ctx context.Context, view PoolView, r lua.BeatReply) {
+	pool, s := view.Name, p.pulse[view.Name]
+	if living := p.Living(); s.beats%looksEvery != looksEvery/2 || len(view.Backends) == 0 || len(living) > 0 && living[0] != p.cfg.Replica {
 		return
 	}
 	for _, other := range r.Replicas {
@@ -81,10 +83,11 @@ func (p *Placement) recount(ctx context.Context, pool string, r lua.BeatReply, f
 			return
 		}
 	}
-	ids := make([]string, len(facts))
-	for i, f := range facts {
-		ids[i] = SafeID(f.ID)
+	ids := make([]string, min(len(view.Backends), maxBeatBackends))
+	for i := range ids {
+		ids[i] = SafeID(view.Backends[(s.recounted+i)%len(view.Backends)].ID)
 	}
+	s.recounted = (s.recounted + len(ids)) % len(view.Backends)
 	found, err := lua.Recount(p.cfg.Pipeline.Batch(), p.cfg.Store, PoolRoot(pool), ids).Wait(ctx)
 	if err != nil {
 		return // another time

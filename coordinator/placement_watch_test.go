@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -116,6 +117,38 @@ func TestWatchKeepsThePromise(t *testing.T) {
 	}
 }
 
+// What beats cost grows with the backends or with the replicas, not with both; each backend is touched again soon.
+func TestBeatsShareTheBackends(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ backends, replicas, share int }{{0, 1, 0}, {3, 0, 12}, {1000, 1, 64}, {3, 3, 4}, {50, 4, 50}, {50, 100, 2},
+		{1000, 100, 40}, {1, 300, 1}} {
+		if got := beatShare(c.backends, c.replicas); got != c.share {
+			t.Errorf("%d backends, %d replicas: %d each, want %d", c.backends, c.replicas, got, c.share)
+		}
+	}
+	all, touched := make([]BackendFacts, 50), map[string]int{}
+	for i := range all {
+		all[i].ID = strconv.Itoa(i)
+	}
+	p := &Placement{pulse: map[string]*pulse{}}
+	for range 100 {
+		p.expect([]PoolView{{Name: "p", Backends: all}}, time.Now())
+		s := p.pulse["p"]
+		s.acknowledged(all)
+		for range 10 { // seconds
+			for _, f := range s.facts(all, beatShare(50, 100)) {
+				touched[f.ID]++
+			}
+		}
+		delete(p.pulse, "p")
+	}
+	for _, f := range all {
+		if n := touched[f.ID]; n < 5 || n > 95 { // 40 on average, in ten seconds
+			t.Errorf("backend %s was touched %d times", f.ID, n)
+		}
+	}
+}
+
 // Every backend's turn comes, a changed one's at once.
 func TestBeatTakesTurnsThroughManyBackends(t *testing.T) {
 	t.Parallel()
@@ -125,7 +158,7 @@ func TestBeatTakesTurnsThroughManyBackends(t *testing.T) {
 	}
 	s := pulse{published: map[string]BackendFacts{}}
 	for range 2 * len(all) / (maxBeatBackends / 2) {
-		facts := s.facts(all)
+		facts := s.facts(all, maxBeatBackends)
 		if len(facts) > maxBeatBackends {
 			t.Fatalf("%d backends in one beat", len(facts))
 		}
@@ -135,13 +168,13 @@ func TestBeatTakesTurnsThroughManyBackends(t *testing.T) {
 		t.Fatalf("%d of %d backends published", len(s.published), len(all))
 	}
 	all[777].Draining = true
-	if facts := s.facts(all); facts[0] != all[777] {
+	if facts := s.facts(all, maxBeatBackends); facts[0] != all[777] {
 		t.Fatalf("the changed backend is not first: %v", facts[0])
 	}
 	seen := map[string]bool{}
-	s.acknowledged(s.facts(all))
+	s.acknowledged(s.facts(all, maxBeatBackends))
 	for range len(all)/maxBeatBackends + 1 {
-		for _, f := range s.facts(all) {
+		for _, f := range s.facts(all, maxBeatBackends) {
 			if seen[f.ID] && len(seen) < len(all) {
 				t.Fatalf("%s again before the others had their turn", f.ID)
 			}

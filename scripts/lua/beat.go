@@ -35,7 +35,7 @@ type BeatReply struct {
 	Leases     int64         // of this replica
 	Grants     []Grant       // of the rids it waits for
 	Lost       []string      // rids that neither hold a slot nor stand in the queue
-	Replicas   []ReplicaBeat // at most 256, the oldest beats first
+	Replicas   []ReplicaBeat // the oldest beats first: at most 256 in the pool without a name, elsewhere 32 while nobody is late
 	Unreadable []string      // backends whose record cannot be read
 	Granted    int64         // slots handed over, to whomever
 }

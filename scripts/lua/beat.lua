@@ -16,7 +16,8 @@
 --          grants      flat: rid, attempt, backend, matched, … of the rids that hold a slot; matched: prompt tokens that are warm there,
 --                      if this beat granted it, else 0
 --          lost        rids that hold no slot and are not in the queue
---          replicas    flat: replica, last beat (ms), …: the 256 with the oldest beats
+--          replicas    flat: replica, last beat (ms), …: those with the oldest beats: 256 in hg:{p:}, where all are listed who
+--                      live; elsewhere 32, and 256 once the beats of so many are a second late
 --          unreadable  backends of ARGV whose record cannot be read
 --          granted     slots handed over to anybody, 0 to 64
 -- repeat   moves the beat on, else changes nothing that is not free to be handed over
@@ -95,8 +96,13 @@ if n > 0 then
   end
 end
 
--- All replicas, this one with the beat it is about to have.
-local others = redis.call('ZRANGE', replicas, '0', '255', 'WITHSCORES')
+-- The replicas, this one with the beat it is about to have. Every replica reads them every second in every pool, so that the
+-- list costs by the square of the fleet: the dead come first, and only of the whole fleet everybody wants to know who lives.
+local FEW, LATE = 32, 1000
+local others = redis.call('ZRANGE', replicas, '0', root == 'hg:{p:}' and '255' or '31', 'WITHSCORES')
+if #others == 2 * FEW and tonumber(others[#others]) + LATE < now then
+  others = redis.call('ZRANGE', replicas, '0', '255', 'WITHSCORES')
+end
 for i = 1, #others, 2 do
   others[i + 1] = int(others[i] == replica and now or tonumber(others[i + 1]))
 end

@@ -161,6 +161,30 @@ func TestBeatListsTheReplicas(t *testing.T) {
 	})
 }
 
+// Only the pool of the whole fleet lists everybody; elsewhere the dead come first, however many they are.
+func TestBeatListsFewReplicasOfMany(t *testing.T) {
+	t.Parallel()
+	onBothPools(t, func(t *testing.T, p *pool) {
+		const now = 1_800_000_000_000
+		whole := &pool{t: t, store: p.store, root: "hg:{p:}"}
+		for _, q := range []*pool{p, whole} {
+			for i := range 40 {
+				q.do("ZADD", ":replicas", fmt.Sprint(now-100-i), fmt.Sprintf("gateway-%02d", i))
+			}
+		}
+		r := p.beat(lua.BeatArgs{Replica: "a", NowMS: now})
+		if len(r.Replicas) != 32 || r.Replicas[0].Replica != "gateway-39" {
+			t.Fatalf("%d replicas, first %v", len(r.Replicas), r.Replicas[0])
+		}
+		if r := whole.beat(lua.BeatArgs{Replica: "a", NowMS: now}); len(r.Replicas) < 40 {
+			t.Fatalf("%d of 40 in the whole fleet", len(r.Replicas))
+		}
+		if r := p.beat(lua.BeatArgs{Replica: "a", NowMS: now + 2000}); len(r.Replicas) != 41 {
+			t.Fatalf("%d of 41, all late", len(r.Replicas))
+		}
+	})
+}
+
 func TestBeatNamesRecordsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	onBothPools(t, func(t *testing.T, p *pool) {

@@ -41,7 +41,7 @@ end
 -- round sends the commands as one pipeline.
 local function round(commands, replies)
 	local sock = tcp()
-	sock:settimeout(1000)
+	sock:settimeout(5000)
 	local ok, err = sock:connect(site.redis[1], site.redis[2])
 	if not ok then return nil, err end
 	ok, err = sock:send(commands)

@@ -6,6 +6,7 @@
 //
 //	I1. A ratio is of neighbours: the reference runs right before and right after each run of a candidate, in the same
 //	    conditions, and the ratio is to the mean of the two. (TestPaired)
-//	I2. A run that served too little, dropped a stream or met one error fails the table. (TestRefused)
+//	I2. A run that dropped a stream or met one error fails the table; so does one that served too little, three times in a
+//	    row. (TestRefused)
 //	I3. CPU is that of the whole process tree of what is measured, from the kernel's accounting. (TestCPU)
 package main

@@ -224,16 +224,16 @@ func (b *books) audit() (a account) {
 	return a
 }
 
-// audit has headgate compare its counters with its records: all of them must agree, but for records that a killed replica did
-// not get to its log.
-func (w *world) audit(t *testing.T) {
+// agree has headgate compare its counters with its records. All of them must agree, but for what a killed replica did not get
+// done: a record that is not in its log, and one in its log whose settlement never came, so that the hold was charged.
+func (b *books) agree(t *testing.T) {
 	t.Helper()
 	args := []string{"audit", "--json"}
-	for _, r := range w.Replicas {
+	for _, r := range b.w.Replicas {
 		args = append(args, "--usage-log", r.UsageLog())
 	}
 	for _, args := range [][]string{{"audit"}, args} {
-		out, err := w.Command(args...).CombinedOutput()
+		out, err := b.w.Command(args...).CombinedOutput()
 		if err == nil {
 			continue
 		}
@@ -245,7 +245,7 @@ func (w *world) audit(t *testing.T) {
 		}
 		for _, one := range all {
 			for _, d := range one.Differences {
-				if d.Kind != "unlogged" {
+				if d.Kind != "unlogged" && (d.Kind != "figures" || b.records[d.RID].Outcome != "lost") {
 					t.Errorf("headgate audit: %+v", d)
 				}
 			}

@@ -95,7 +95,7 @@ func (r run) play(t *testing.T) figures {
 	}
 	f := r.judge(t, b, span{first, last}, repaired, machine)
 	if !r.forgets {
-		w.audit(t)
+		b.agree(t)
 	}
 	w.compare(t, before, &f)
 	if r.check != nil {

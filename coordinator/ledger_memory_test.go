@@ -45,6 +45,33 @@ func TestRefusalsAreRepeatedForASecondAtMost(t *testing.T) {
 	}
 }
 
+// An end user or a tag that may not is no reason to refuse what else the same key sends, and spent money none to refuse what is
+// free.
+func TestARefusalIsRepeatedToThoseItConcerns(t *testing.T) {
+	t.Parallel()
+	var f refusals
+	r := Request{Tenant: "acme", KeyHash: "k", Model: "m", Known: true, HoldNUSD: 5}
+	eve, mallory := r, r
+	eve.EndUser, mallory.EndUser = "eve", "eve & mallory"
+	tagged := r
+	tagged.Tags = []string{"blue", "red"}
+	f.remember(eve, "m", Admission{Verdict: RequestsExceeded, Scope: "enduser", ScopeID: "eve"}, noon)
+	f.remember(mallory, "", Admission{Verdict: KeyDisabled, Scope: "enduser", ScopeID: SafeID(mallory.EndUser)}, noon)
+	f.remember(tagged, "m", Admission{Verdict: BudgetExceeded, Scope: "tag", ScopeID: "red"}, noon)
+	for what, want := range map[string]struct {
+		r       Request
+		verdict Verdict
+	}{"eve": {eve, RequestsExceeded}, "mallory": {mallory, KeyDisabled}, "tag": {tagged, BudgetExceeded}, "others": {r, 0}} {
+		if a, ok := f.recall(want.r, noon); ok != (want.verdict != 0) || a.Verdict != want.verdict {
+			t.Errorf("%s: %+v %v", what, a, ok)
+		}
+	}
+	tagged.HoldNUSD = 0
+	if a, ok := f.recall(tagged, noon); ok {
+		t.Errorf("a free request: %+v", a)
+	}
+}
+
 // L6
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,9 @@ type refusals struct {
 }
 
 // refusalKey says what a refusal is about. model is "" where the model does not matter: an unknown key stays unknown,
-// but a key at its limit must still be told that it may not use some other model.
-type refusalKey struct{ tenant, keyHash, model string }
+// but a key at its limit must still be told that it may not use some other model. scope and id are set where it was an end
+// user or a tag that refused: the key's other requests do not name them.
+type refusalKey struct{ tenant, keyHash, model, scope, id string }
 
 type refusal struct {
 	admission Admission
@@ -34,15 +35,36 @@ type refusal struct {
 func (f *refusals) recall(r Request, now time.Time) (Admission, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.young)+len(f.older) == 0 {
+		return Admission{}, false
+	}
+	a, ok := f.of(r, "", "", now)
+	if !ok && r.EndUser != "" {
+		a, ok = f.of(r, "enduser", SafeID(r.EndUser), now)
+	}
+	for i := 0; !ok && i < min(len(r.Tags), maxTags); i++ {
+		a, ok = f.of(r, "tag", SafeID(r.Tags[i]), now)
+	}
+	return a, ok
+}
+
+// of is the refusal by a scope, as it stands now.
+func (f *refusals) of(r Request, scope, id string, now time.Time) (Admission, bool) {
 	for _, model := range [2]string{"", r.Model} {
-		key := refusalKey{r.Tenant, r.KeyHash, model}
+		key := refusalKey{r.Tenant, r.KeyHash, model, scope, id}
 		for _, m := range [2]map[refusalKey]refusal{f.young, f.older} {
-			if e, ok := m[key]; ok && now.Before(e.until) && (model == "" || r.Known) {
+			if e, ok := m[key]; ok && now.Before(e.until) && e.admission.concerns(r, model) {
 				return e.admission.later(now.Sub(e.at)), true
 			}
 		}
 	}
 	return Admission{}, false
+}
+
+// concerns is false where r may pass although a like request was refused: its model is known no more, or it is free and only
+// money was spent.
+func (a Admission) concerns(r Request, model string) bool {
+	return (model == "" || r.Known) && (a.Verdict != BudgetExceeded || r.HoldNUSD > 0)
 }
 
 // remember keeps a refusal until its reset, for a second at most.
@@ -58,7 +80,11 @@ func (f *refusals) remember(r Request, model string, a Admission, now time.Time)
 		f.young, f.older, f.turned = map[refusalKey]refusal{}, f.young, now
 	}
 	if len(f.young) < refusalsMax {
-		f.young[refusalKey{r.Tenant, r.KeyHash, model}] = refusal{admission: a, at: now, until: now.Add(keep)}
+		key := refusalKey{r.Tenant, r.KeyHash, model, "", ""}
+		if a.Scope == "enduser" || a.Scope == "tag" {
+			key.scope, key.id = a.Scope, a.ScopeID
+		}
+		f.young[key] = refusal{admission: a, at: now, until: now.Add(keep)}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 // smallShape: about 300 bytes in, 413 out, as many clients as keep a core busy.
 func (b *bench) smallShape() shape {
-	return shape{ask: load.Ask{Bytes: 294, Tokens: 100}, plan: load.Plan{Tokens: 1}, clients: 64, warm: 500 * time.Millisecond, window: b.window, least: 500}
+	return shape{ask: load.Ask{Bytes: 294, Tokens: 100}, plan: load.Plan{Tokens: 1}, clients: 64, warm: 500 * time.Millisecond, window: b.window, least: 200}
 }
 
 // bigShape: a long prompt, a stream that comes at once.

@@ -17,14 +17,14 @@ import (
 func (b *bench) pacedShape(streams int) shape {
 	plan := load.Plan{TTFT: 20 * time.Millisecond, Pace: 50 * time.Millisecond, Tokens: 100}
 	return shape{ask: load.Ask{Bytes: 100_000, Stream: true, Tokens: 100}, plan: plan, clients: streams,
-		ramp: 5 * time.Second, warm: 6 * time.Second, window: max(3*b.window, 6*time.Second), least: streams / 2}
+		ramp: 5 * time.Second, warm: 6 * time.Second, window: max(3*b.window, 6*time.Second), least: streams / 4}
 }
 
 // stream is CPU per chunk where a core is about 45 % busy.
 func stream(b *bench) error {
 	s := b.pacedShape(1000)
 	var found []finding
-	for _, p := range []pair{{lua, bare}, {headgate, bare}, {headgate, lua}} {
+	for _, p := range []pair{{headgate, bare}, {headgate, lua}} {
 		f, err := paired(p, b.rounds, func(who string) (float64, error) {
 			r, err := b.measure(who, s)
 			return per(r.cpu.total(), r.chunks()), err

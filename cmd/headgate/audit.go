@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -50,7 +51,14 @@ Exit status: 0 all agree, 1 something differs, 2 it could not be found out.`
 	return c
 }
 
+// periods are the beginnings of names of periods that --period takes.
+var periods = regexp.MustCompile(`^(\d{1,4}|\d{4}-(W\d{0,2}|[01]?|(0[1-9]|1[0-2])(-\d{0,2})?)|total|[1-9]\d*[smhd](@\d*)?)$`)
+
+// runAudit fails where there can be nothing to compare: a name typed wrong must not look like books that agree.
 func (l *lookCommand) runAudit(ctx context.Context, tenant, period string) (all []coordinator.TenantAudit, err error) {
+	if period != "" && !periods.MatchString(period) {
+		return nil, fmt.Errorf("--period %q: want the beginning of a period's name, as 2026-11, 2026-11-30, 2026-W48, total or 30d@", period)
+	}
 	logs, end, err := l.openLogs()
 	if err != nil {
 		return nil, err
@@ -61,10 +69,29 @@ func (l *lookCommand) runAudit(ctx context.Context, tenant, period string) (all 
 		if tenant != "" {
 			cfg.Tenants = []string{tenant}
 		}
-		all, err = coordinator.Audit(ctx, cfg)
-		return err
+		if all, err = coordinator.Audit(ctx, cfg); err != nil || tenant == "" {
+			return err
+		}
+		return l.someBooks(ctx, store, tenant, all)
 	})
 	return all, err
+}
+
+// someBooks is an error for a tenant that does not exist and of which nothing was found.
+func (l *lookCommand) someBooks(ctx context.Context, store *pipeline.Store, tenant string, all []coordinator.TenantAudit) error {
+	for _, t := range all {
+		if t.Records+t.Counters+t.Open+int64(len(t.Differences)) > 0 {
+			return nil
+		}
+	}
+	there, err := store.Do(ctx, "EXISTS", coordinator.TenantRoot(tenant))
+	if err != nil {
+		return err
+	}
+	if n, err := there.AsInt64(); err != nil || n > 0 {
+		return err
+	}
+	return fmt.Errorf("tenant %q: not found, and it has no counters and no records", tenant)
 }
 
 func (l *lookCommand) printAudit(all []coordinator.TenantAudit) error {

@@ -269,7 +269,7 @@ func (l *looked) audits() {
 		t.Errorf("%v %s", err, out)
 	}
 	l.says("audit --tenant acme --period 20", `agree$`)
-	for _, line := range []string{"audit --usage-log /nowhere.jsonl", "audit --tenant acme --bogus", "audit now"} {
+	for _, line := range []string{"audit --tenant acmee", "audit --period 2026-13", "audit --period totl", "audit --usage-log /nowhere.jsonl", "audit --tenant acme --bogus", "audit now"} {
 		if status, _, diag := headgate(t, l.env, strings.Fields(line)...); status != 2 || strings.Count(diag, "\n") != 1 {
 			t.Errorf("%s: %d %s", line, status, diag)
 		}

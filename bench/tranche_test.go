@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,13 @@ func TestBudgetEndsInMidStream(t *testing.T) {
 	}
 	if over := max(0, *l.CostNUSD-budget); l.OverNUSD < over {
 		t.Errorf("passed the budget by %d, the line says %d", over, l.OverNUSD)
+	}
+	var held struct {
+		Tokens int64 `json:"held_tokens"`
+		NUSD   int64 `json:"held_nusd"`
+	}
+	if err := json.Unmarshal([]byte(l.Raw), &held); err != nil || held.NUSD != budget || held.Tokens < budget/1000 {
+		t.Errorf("want all of the budget held, top-ups included: %+v %v", held, err)
 	}
 	if b := fleet.Ask(t, s.Replicas[0].URL, key, fleet.Chat("exact", "more", `"stream":true`)); b.Status != 429 {
 		t.Errorf("a spent budget lets in: %d %s", b.Status, b.Body)

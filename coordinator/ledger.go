@@ -241,6 +241,9 @@ func (l *Ledger) settled(s Settlement, done lua.Settled) {
 	l.health.ok(s.Tenant, l.cfg.Clock())
 	switch done {
 	case lua.Recharged:
+		if s.NeverAdmitted { // as was to be: nobody could be asked
+			return
+		}
 		l.cfg.Log.Warn().Str("tenant", s.Tenant).Str("rid", s.RID).Msg("the admission was lost with a primary; charged in full")
 	case lua.Doubtful:
 		l.cfg.Log.Error().Str("tenant", s.Tenant).Str("rid", s.RID).Int64("cost_nusd", s.CostNUSD).Msg("settlement filed as doubtful, not charged")

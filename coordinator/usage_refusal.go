@@ -45,6 +45,15 @@ func ChargedBy(claim string) []string {
 	return c.Charged()
 }
 
+// HeldWith is the tokens of a claim whose hold has grown to cover so many tokens of output; 0 for a claim that cannot be read.
+func HeldWith(claim string, output int64) int64 {
+	c, err := lua.ParseClaim(claim)
+	if err != nil {
+		return 0
+	}
+	return max(c.Tokens, c.Prompt+output)
+}
+
 // refusal writes the member of that name.
 func (w *line) refusal(r *Refusal) {
 	if r == nil {

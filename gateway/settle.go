@@ -113,6 +113,9 @@ const usualLine = 1280
 // account says in the record where the request is charged and what was held for it.
 func (r *request) account() {
 	r.record.HeldTokens, r.record.HeldNUSD = r.admission.HeldTokens, r.heldNUSD()
+	if r.tranche.bound > 0 {
+		r.record.HeldTokens = coordinator.HeldWith(r.admission.Claim, r.tranche.granted.Load())
+	}
 	if r.served || r.counted {
 		r.record.Charged = coordinator.ChargedBy(r.admission.Claim)
 	}

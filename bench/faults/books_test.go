@@ -280,20 +280,3 @@ func crowd(generations []generation, slots int) (most int, above time.Duration) 
 	}
 	return most, above
 }
-
-// spared checks that an engine is given no request between two steps, and is used again within 5 s of the second.
-func spared(i int, from, to string) func(*testing.T, *world, *books) {
-	return func(t *testing.T, w *world, _ *books) {
-		t.Helper()
-		back := false
-		for _, g := range w.engines[i].generations() {
-			if g.begun.After(w.done[from]) && g.begun.Before(w.done[to]) {
-				t.Errorf("b%d was given %s %v before it was well", i+1, g.id, w.done[to].Sub(g.begun))
-			}
-			back = back || g.begun.After(w.done[to]) && g.begun.Before(w.done[to].Add(5*time.Second))
-		}
-		if !back {
-			t.Errorf("b%d was not used within 5 s of being well", i+1)
-		}
-	}
-}

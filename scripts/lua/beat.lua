@@ -60,7 +60,7 @@ for i = 3 + n, #ARGV - 5, 6 do
 end
 
 -- The slots that are free though somebody waits: a cool-down that ended, a backend that is back.
-local granted_now = hand_over(offered, 64)
+local granted_now = hand_over(offered, 64, ALL)
 
 -- The prefix index: a new generation begins when the newer one is full or old, and the older goes.
 local FILLED, OLD = 1000000, 1800000 -- entries, ms

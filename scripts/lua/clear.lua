@@ -54,7 +54,7 @@ for i, rid in ipairs(rids) do
   end
 end
 left = left - dequeued - released
-local grants = hand_over(freed, 64)
+local grants = hand_over(freed, 64, FAR)
 if left == 0 then later('ZREM', replicas, replica) end
 
 settle_turns()

@@ -241,7 +241,7 @@ if not chosen then
   if length > left_queue then -- those who wait go first
     local offered = { unpack(candidates) }
     offered[#offered + 1] = freed[1]
-    hand_over(offered, 16)
+    hand_over(offered, 16, WINDOW)
   end
   for _, b in ipairs(candidates) do b.matched = false end
   match(w, by_tag)

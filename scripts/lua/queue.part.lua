@@ -7,8 +7,11 @@
 --
 -- A value of waiting:<replica> is the member, then, parted by spaces: class, output_mu, prompt tokens, MU saved by a
 -- cached token, least match in tokens, bucket, number of fingerprints, fingerprint, its tokens, …
-local WINDOW = 16 -- of the waiting, so many are asked whether they could use a slot
-local CHUNK = 4 -- of a line, read at a time
+-- WINDOW: of the waiting, so many are asked whether they could use a slot before a new request may have it; when one comes
+-- free, FAR; by each beat, ALL. A pool may serve several models, and a backend not all of them: behind many who wait for
+-- one, who waits for another would be passed by all that are new, and starve beside an idle backend.
+local WINDOW, FAR, ALL = 16, 256, 1024
+local CHUNK, LARGE = 4, 64 -- of a line, read at a time: at first, and at most
 local ELDEST = 16 -- every so many grants one goes by arrival
 
 local turn -- the counters, once read
@@ -106,14 +109,15 @@ local function any_free(offered)
 end
 
 -- walk gives out one slot of offered: to the first of a line (a sorted set, with the place where it was left) who can use
--- it. What it passes over cannot use them later either. False: nobody of the first WINDOW.
+-- it. What it passes over cannot use them later either. False: nobody of the first line.window.
 local function walk(line, offered)
   while true do
     line.at = line.at + 1
     if line.at > #line.members then
       if line.over then return false end
-      line.members, line.at = redis.call('ZRANGE', line.key, int(line.from), int(line.from + CHUNK - 1)), 0
-      line.from, line.over = line.from + CHUNK, #line.members < CHUNK
+      line.members, line.at = redis.call('ZRANGE', line.key, int(line.from), int(line.from + line.chunk - 1)), 0
+      line.from, line.over = line.from + line.chunk, #line.members < line.chunk
+      if line.passed >= WINDOW then line.chunk = LARGE end
     else
       local member = line.members[line.at]
       if not gone[member] then
@@ -124,7 +128,7 @@ local function walk(line, offered)
           return true
         else
           line.passed = line.passed + 1
-          if line.passed == WINDOW then
+          if line.passed == line.window then
             line.over, line.members = true, {}
             return false
           end
@@ -134,11 +138,11 @@ local function walk(line, offered)
   end
 end
 
--- hand_over plans grants of the free slots of offered (backends in order of preference) to the waiting, at most `most`.
--- The result is how many were granted.
-local function hand_over(offered, most)
-  local by_turn = { key = queue, from = 0, at = 0, members = {}, passed = 0 }
-  local by_arrival = { key = arrivals, from = 0, at = 0, members = {}, passed = 0 }
+-- hand_over plans grants of the free slots of offered (backends in order of preference) to the first `window` waiting, at
+-- most `most`. The result is how many were granted.
+local function hand_over(offered, most, window)
+  local by_turn = { key = queue, from = 0, at = 0, members = {}, passed = 0, window = window, chunk = CHUNK }
+  local by_arrival = { key = arrivals, from = 0, at = 0, members = {}, passed = 0, window = window, chunk = CHUNK }
   local before, first = turn and turn.grants or nil, true
   while any_free(offered) do
     if first and redis.call('ZCARD', queue) <= left_queue then break end

@@ -17,7 +17,8 @@
 --          granted   slots handed over, 0 to 16
 --          now       ms
 -- repeat   replies 0, 0, 0 and changes nothing
--- cost     3 reads when nothing is held; else 4 reads and 2 writes, and about 6 of each for a slot handed over
+-- cost     3 reads when nothing is held; else 4 reads and 2 writes, and about 6 of each for a slot handed over; up to 6 reads
+--          more where many wait who cannot use it
 
 local call, tonumber, floor = redis.call, tonumber, math.floor
 local root, rid, attempt, replica, ran = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
@@ -130,7 +131,7 @@ if member then
     dequeued = 1
   end
 end
-if freed then grants = hand_over({ freed }, 16) end
+if freed then grants = hand_over({ freed }, 16, FAR) end
 
 settle_turns()
 commit()

@@ -159,6 +159,7 @@ func (s *scanner) member(f field) {
 		s.raw()
 		if !null && (o.Route == Messages || o.Route == Responses) {
 			o.SystemAt = s.since(from)
+			o.PromptBytes += messageBytes // the engine makes a message of it
 		}
 	case fieldPreviousResponseID:
 		o.Previous = s.text(f)

@@ -288,12 +288,12 @@ func TestPromptBytesByRoute(t *testing.T) { // I5
 		body          string
 		bytes, images int64
 	}{
-		{scan.Messages, `"system":"abc","messages":[{"role":"user","content":[{"type":"text","text":"de"}]}]`, 3 + 8 + 4 + 4 + 2, 0},
+		{scan.Messages, `"system":"abc","messages":[{"role":"user","content":[{"type":"text","text":"de"}]}]`, 3 + 8 + 8 + 4 + 4 + 2, 0},
 		{scan.Messages, `"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + image + `"}}]}]`, 8 + 5 + 6 + 9, 1},
 		{scan.Messages, `"messages":[{"content":[{"source":{"data":"` + image + `","media_type":"image/png","type":"base64"}}]}]`, 8 + 6 + 9, 1},
 		{scan.Messages, `"messages":[{"content":[{"source":{"type":"url","url":"http://x/y"}}]}]`, 8 + 3 + 10, 1},
 		{scan.Messages, `"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + image + `"}}]}]}]`, 8 + 11 + 5 + 6 + 9, 1},
-		{scan.Responses, `"instructions":"abc","input":"de","text":{"a":1}`, 3 + 2 + 7, 0},
+		{scan.Responses, `"instructions":"abc","input":"de","text":{"a":1}`, 3 + 8 + 2 + 8 + 7, 0},
 		{scan.Responses, `"input":[{"type":"message","content":[{"type":"input_image","image_url":"data:` + image + `"}]}]`, 8 + 7 + 11, 1},
 		{scan.Responses, `"input":[{"output":[{"image_url":"data:` + image + `"}]}],"previous_input_messages":["ab"]`, 8 + 6, 1},
 		{scan.Responses, `"messages":["not the conversation"]`, 24, 0},

@@ -5,7 +5,8 @@ import "bytes"
 // How PromptBytes is counted: a token is at least one byte, so the bytes of everything that can become prompt bound its
 // tokens. A string counts the bytes between its quotes as written (an escape is never shorter than what it stands for);
 // any other value counts as it stands, a null nothing; a token id counts one. Inside a message the values of all
-// members count, and messageBytes for the template's marks around it. What stands under an image_url and begins with
+// members count, and messageBytes for the template's marks around it; so for what an engine makes a message of: an input
+// of Responses that is text, instructions, the system of Messages. What stands under an image_url and begins with
 // data:, or is the data of an image source of Messages, is an image and counts in Images instead.
 const messageBytes = 8
 
@@ -188,8 +189,11 @@ func (s *scanner) prompt() {
 
 // input reads what embeddings and responses take: a string, token ids, lists of them, or messages.
 func (s *scanner) input() {
-	if s.c.Peek() != '[' {
+	if c := s.c.Peek(); c != '[' {
 		s.raw()
+		if s.out.Route == Responses && c != 'n' {
+			s.out.PromptBytes += messageBytes
+		}
 		return
 	}
 	for s.c.Enter(); s.c.Item(); {

@@ -30,9 +30,12 @@ func TestReadersAreTheTwoSmallest(t *testing.T) {
 			read[replica]++
 		}
 	}
+	most := 0
 	for _, replica := range living { // 20 on average; 4.5 is a standard deviation
+		most = max(most, read[replica])
 		if read[replica] < 3 || read[replica] > 42 {
 			t.Errorf("%s reads %d of 1,000 backends with 99 others", replica, read[replica])
 		}
 	}
+	t.Logf("100 replicas, 1,000 engines: each reads 20 on average, the busiest %d", most)
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -116,8 +117,15 @@ func (w *watch) query(ctx context.Context) ([]*api.ServiceEntry, *api.QueryMeta,
 	if !w.doubted.IsZero() {
 		q = &api.QueryOptions{} // the leader's word, not a follower's
 	}
-	return w.client.Health().Service(w.service, "", false, q.WithContext(ctx))
+	entries, meta, err := w.client.Health().Service(w.service, "", false, q.WithContext(ctx))
+	if err == nil && len(entries) == 0 && meta.ResultsFilteredByACLs {
+		return nil, nil, errHidden
+	}
+	return entries, meta, err
 }
+
+// errHidden: nothing is known of what a token may not see; it is not the same as nothing.
+var errHidden = errors.New("all services are hidden from the token: it needs service:read on them and node:read")
 
 // fail keeps the last list and begins anew without an index: after a restart the
 // old one means nothing.

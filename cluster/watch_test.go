@@ -24,6 +24,7 @@ type answer struct {
 	index  uint64
 	ids    []string
 	status int // 0 = 200
+	hidden bool
 	err    error
 }
 
@@ -62,6 +63,10 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, _ := json.Marshal(entries)
 	resp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(body))), Request: r}
 	resp.Header.Set("X-Consul-Index", strconv.FormatUint(a.index, 10))
+	resp.Header.Set("X-Consul-Lastcontact", "0") // without it no field behind it is read
+	if a.hidden {
+		resp.Header.Set("X-Consul-Results-Filtered-By-ACLs", "true")
+	}
 	if a.status != 0 {
 		resp.StatusCode = a.status
 	}
@@ -185,6 +190,19 @@ func TestWatchBelievesAnEmptyFirstList(t *testing.T) {
 		s.play(t, time.Second)
 		if len(s.lists) != 1 || s.last() != "" {
 			t.Fatalf("lists %v", s.lists)
+		}
+	})
+}
+
+// A token that loses its rights is told of an empty list, again and again. That is Consul being away, at the start too.
+func TestWatchDoesNotTakeWhatIsHiddenForNothing(t *testing.T) { // L5
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hidden := answer{index: 8, hidden: true}
+		s := &script{answers: []answer{hidden, {index: 7, ids: []string{"b1"}}, hidden, hidden, hidden, hidden}}
+		s.play(t, 2*time.Minute)
+		if len(s.lists) != 1 || s.last() != "b1" || len(s.ups) != 3 {
+			t.Fatalf("lists %v, answered %v", s.lists, s.ups)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 3, "pairs of runs per ratio")
 	flag.DurationVar(&b.window, "window", 2*time.Second, "what is counted of a run")
 	flag.StringVar(&b.out, "out", "", "directory for the figures as JSON")
-	flag.StringVar(&b.only, "only", "", "profile: which table's traffic")
+	flag.StringVar(&b.only, "only", "", "profile: which table's traffic; mem: how many streams")
 	flag.BoolVar(&b.verbose, "v", false, "print every run")
 	flag.Parse()
 	fail(bind(restCore))

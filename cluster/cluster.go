@@ -211,7 +211,7 @@ func (c *Cluster) setConsul(entries []spec) {
 // reconcile makes the checked engines those that are registered.
 func (c *Cluster) reconcile(ctx context.Context, running *sync.WaitGroup) {
 	c.mu.Lock()
-	wanted, twins := members(c.static, c.consul)
+	wanted, twins := members(c.static, c.consul, poolIn(c.store.Current()))
 	c.mu.Unlock()
 	for _, s := range twins {
 		c.complain(s.id, "left out: its address "+s.addr+" is registered twice in one pool")
@@ -278,10 +278,7 @@ func newBackend(id string, v engineView, cat *catalogue.Catalogue) *Backend {
 	pool := s.pool
 	if pool == "" {
 		if first := slices.Concat(s.models, names); len(first) > 0 {
-			pool = catalogue.PoolOf(first[0])
-			if m, ok := cat.Resolve(first[0]); ok {
-				pool = m.Pool
-			}
+			pool = poolIn(cat)(first[0])
 		}
 	}
 	return &Backend{
@@ -289,6 +286,16 @@ func newBackend(id string, v engineView, cat *catalogue.Catalogue) *Backend {
 		Models: names, Slots: s.slots, CapacityMU: s.capacityMU, Hardware: s.hardware,
 		Priority: s.priority, Draining: s.draining,
 		critical: s.critical, probeCheck: s.probeCheck, declared: s.models, maxLen: v.listed, state: v.state,
+	}
+}
+
+// poolIn says which pool a model belongs to: the catalogue's where it has an entry.
+func poolIn(cat *catalogue.Catalogue) func(model string) string {
+	return func(model string) string {
+		if m, ok := cat.Resolve(model); ok {
+			return m.Pool
+		}
+		return catalogue.PoolOf(model)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/headgate/headgate/catalogue"
 	"github.com/rs/zerolog"
 )
 
@@ -12,8 +11,15 @@ import (
 // where several nodes (or the configuration) have the same. What is registered
 // twice at one address and in one pool is one backend: the registration that is
 // not critical counts, then the newest, then the smallest id; the others are
-// twins.
-func members(static, consul []spec) (all map[string]spec, twins []spec) {
+// twins. poolOf is the pool of a model.
+func members(static, consul []spec, poolOf func(model string) string) (all map[string]spec, twins []spec) {
+	place := func(s spec) string {
+		pool := s.pool
+		if pool == "" && len(s.models) > 0 {
+			pool = poolOf(s.models[0])
+		}
+		return pool + " " + s.scheme + " " + s.addr + s.basePath
+	}
 	all = make(map[string]spec, len(static)+len(consul))
 	taken := map[string]int{}
 	addresses := map[string]bool{}
@@ -43,14 +49,6 @@ func members(static, consul []spec) (all map[string]spec, twins []spec) {
 		}
 	}
 	return all, twins
-}
-
-func place(s spec) string {
-	pool := s.pool
-	if pool == "" && len(s.models) > 0 {
-		pool = catalogue.PoolOf(s.models[0])
-	}
-	return pool + " " + s.scheme + " " + s.addr + s.basePath
 }
 
 func sortedByWorth(consul []spec) []spec {

@@ -109,6 +109,10 @@ func TestMembers(t *testing.T) {
 	at := func(id, node, addr string, created uint64, critical bool) spec {
 		return spec{id: id, node: node, addr: addr, created: created, critical: critical, pool: "p", scheme: "http"}
 	}
+	cat, err := catalogue.Parse([]byte("models:\n  qwen: {pool: p}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		static, consul []spec
 		want           map[string]string // address by id
@@ -120,10 +124,12 @@ func TestMembers(t *testing.T) {
 			map[string]string{"new": "a:1"}, []string{"old"}},
 		"the newer one is critical": {nil, []spec{at("old", "n1", "a:1", 1, false), at("new", "n1", "a:1", 2, true)},
 			map[string]string{"old": "a:1"}, []string{"new"}},
+		"two ids with one address, whose pool the catalogue names": {nil, []spec{at("old", "n1", "a:1", 1, false), {id: "new", node: "n1", addr: "a:1",
+			scheme: "http", created: 2, models: []string{"qwen"}}}, map[string]string{"new": "a:1"}, []string{"old"}},
 		"static and Consul": {[]spec{at("b", "", "a:1", 0, false)}, []spec{at("b", "n1", "b:1", 1, false), at("x", "n1", "a:1", 2, false)},
 			map[string]string{"b": "a:1", "b@n1": "b:1"}, []string{"x"}},
 	} {
-		all, twins := members(c.static, c.consul)
+		all, twins := members(c.static, c.consul, poolIn(cat))
 		got := map[string]string{}
 		for id, s := range all {
 			got[id] = s.addr

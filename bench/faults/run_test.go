@@ -48,6 +48,7 @@ type figures struct {
 	gap                 time.Duration  // the longest time without a good answer from the first step on
 	firstGood           time.Duration  // from the last repair to the next good answer
 	lastBad             time.Duration  // from the last repair to the begin of the last request that failed; negative: before it
+	last                string         // that request
 	quiet               time.Duration  // from the end of traffic until nothing was held
 	unbilled, double    int
 	difference          int64 // nano-dollars: Redis' counters less the records
@@ -170,7 +171,9 @@ func (r run) judge(t *testing.T, b *books, trouble span, repaired time.Time, mac
 		}
 		f.ends[a.end]++
 		if !slices.Contains(r.also, a.end) {
-			f.lastBad = max(f.lastBad, a.began.Sub(repaired))
+			if after := a.began.Sub(repaired); after > f.lastBad {
+				f.lastBad, f.last = after, fmt.Sprintf("%s by r%d, stream %v: %s after %v", a.id, a.replica+1, a.stream, a.end, a.ended.Sub(a.began))
+			}
 		}
 		if !allowed { // I4
 			if complaints++; complaints <= 5 {
@@ -288,6 +291,9 @@ func (f figures) print(t *testing.T) {
 	if f.excused > 0 || f.pressure > 0.5 {
 		t.Logf("%d requests failed while this machine stood still, for %v at most; processors were waited for in %.0f %% of the time: figures of time say little",
 			f.excused, f.stall, 100*f.pressure)
+	}
+	if f.lastBad > time.Second {
+		t.Logf("the last request that failed began %v after the last repair: %s", f.lastBad, f.last)
 	}
 	t.Logf("\nROW | %s | %d, %d | %s | %.1f | %.1f / %s | %d / %d / %d | %.1f | %d | %s | %s |", f.name, f.asked, f.served, strings.Join(ends, ", "),
 		f.gap.Seconds(), f.firstGood.Seconds(), never(f.lastBad), f.unbilled, f.double, f.difference, f.quiet.Seconds(), f.most, f.goroutines, f.memory)

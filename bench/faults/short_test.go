@@ -12,7 +12,9 @@ const s = time.Second
 // TestShort plays the runs that every change has to pass, side by side.
 func TestShort(t *testing.T) {
 	t.Parallel()
-	for _, r := range append(short, chaos(7, 15*s)) {
+	everything := chaos(7, 12*s)
+	everything.load.timeout, everything.then = 8*s, 8*s
+	for _, r := range append(short, everything) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			r.play(t)

@@ -41,8 +41,19 @@ type UsageSum struct {
 	Unpriced   int64 // requests with tokens of unknown price
 }
 
+// UnreadableError says that records could not be read: a line that was torn when its replica was killed, or written by hand.
+// The sums it comes with are those of all others.
+type UnreadableError struct {
+	N     int64
+	First error // with its place
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("%d records cannot be read and are not in the sums, the first: %v", e.N, e.First)
+}
+
 // SumUsage adds up records, the last of each request: the most expensive group first, or in order of time. short names tenants whose streams begin after Since: a
-// stream holds about the last 100,000 records.
+// stream holds about the last 100,000 records. With an UnreadableError the sums are there too.
 func SumUsage(ctx context.Context, q UsageQuery) (sums []UsageSum, short map[string]time.Time, err error) {
 	for _, by := range q.By {
 		if !slices.Contains(UsageBy, by) {
@@ -57,7 +68,7 @@ func SumUsage(ctx context.Context, q UsageQuery) (sums []UsageSum, short map[str
 				return nil, nil, err
 			}
 		}
-		return s.sorted(), short, nil
+		return s.sorted(), short, s.bad()
 	}
 	for _, tenant := range q.Tenants {
 		began, err := s.stream(ctx, tenant)
@@ -68,7 +79,7 @@ func SumUsage(ctx context.Context, q UsageQuery) (sums []UsageSum, short map[str
 			short[tenant] = began
 		}
 	}
-	return s.sorted(), short, nil
+	return s.sorted(), short, s.bad()
 }
 
 // usageSums is one run of SumUsage.
@@ -76,6 +87,14 @@ type usageSums struct {
 	q      UsageQuery
 	groups map[string]*UsageSum
 	lost   map[string]RecordLine // by rid: they may be replaced
+	odd    UnreadableError
+}
+
+func (s *usageSums) bad() error {
+	if s.odd.N == 0 {
+		return nil
+	}
+	return &s.odd
 }
 
 // stream adds up one stream, and returns when a trimmed one begins; zero for one that is whole.
@@ -85,7 +104,7 @@ func (s *usageSums) stream(ctx context.Context, tenant string) (began time.Time,
 		from = strconv.FormatInt(s.q.Since.UnixMilli()-1, 10) // a record is written after its request's arrival
 	}
 	if _, err := walkStream(ctx, s.q.Store, tenant, from, func(id string, record []byte) error {
-		return s.read("record "+id, record)
+		return s.read("tenant "+tenant+": record "+id, record)
 	}); err != nil {
 		return time.Time{}, err
 	}
@@ -107,11 +126,14 @@ func (s *usageSums) stream(ctx context.Context, tenant string) (began time.Time,
 // trimmedAt is from which length on a stream may have lost its beginning: settle keeps about so many.
 const trimmedAt = 100_000
 
-// read adds one record. Those that cannot be read are an error: a sum without them would be wrong.
+// read adds one record. Those that cannot be read are counted: whoever reads the sums is to know that they lack something.
 func (s *usageSums) read(where string, text []byte) error {
 	r, err := ReadRecordLine(text)
 	if err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+		if s.odd.N++; s.odd.N == 1 {
+			s.odd.First = fmt.Errorf("%s: %w", where, err)
+		}
+		return nil
 	}
 	if len(s.q.Tenants) > 0 && !slices.Contains(s.q.Tenants, r.Tenant) {
 		return nil

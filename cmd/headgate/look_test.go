@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -250,6 +251,15 @@ func (l *looked) sums() {
 	l.says("usage --tenant acme --by tag --tag red --model qwen-7b --end-user u:1", `^red +4 `)
 	l.says("usage --tenant acme --since 2020-01-01 --until 2020-02-01 --by model", `^total +0 `)
 	l.says("usage --by outcome --usage-log "+l.log, `^ok +3 `, `^rejected +1 `, `^total +5 `)
+	torn := filepath.Join(t.TempDir(), "torn.jsonl")
+	text, err := os.ReadFile(l.log)
+	if err = errors.Join(err, os.WriteFile(torn, append(text, `{"time":"2026-`...), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	status, out, diag := headgate(t, l.env, "usage", "--by", "outcome", "--usage-log", torn)
+	if status != 1 || !regexp.MustCompile(`(?m)^total +5 `).MatchString(out) || !regexp.MustCompile(`^headgate: 1 records cannot be read .*torn.jsonl: line \d+: .*\n$`).MatchString(diag) {
+		t.Errorf("a torn line: %d %s%s", status, out, diag)
+	}
 }
 
 // audits: all agree; a counter that was changed by hand is named; what cannot be asked is status 2.

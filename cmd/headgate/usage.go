@@ -93,7 +93,8 @@ func (u *usageCommand) answer(ctx context.Context, q coordinator.UsageQuery) err
 		q.Tenants = nil // also those the directory does not know, and what belongs to none
 	}
 	sums, short, err := coordinator.SumUsage(ctx, q)
-	if err != nil {
+	var lacking *coordinator.UnreadableError
+	if err != nil && !errors.As(err, &lacking) {
 		return err
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(short)) {
@@ -107,10 +108,17 @@ func (u *usageCommand) answer(ctx context.Context, q coordinator.UsageQuery) err
 		}
 	}
 	answer := usageAnswer{q, sums, entries, counters}
+	if err := u.print(ctx, d, answer); err != nil || lacking == nil {
+		return err
+	}
+	return lacking // said last, and by the status
+}
+
+func (u *usageCommand) print(ctx context.Context, d *coordinator.Directory, answer usageAnswer) error {
 	if u.json {
 		return encodeTo(u.stdout, answer.inJSON())
 	}
-	names, err := keyNames(ctx, d, q)
+	names, err := keyNames(ctx, d, answer.query)
 	if err != nil {
 		return err
 	}

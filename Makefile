@@ -31,8 +31,9 @@ vuln: ## known vulnerabilities in what headgate calls, where the database can be
 
 test: tools ## all tests with the race detector
 	go build ./...
-	@# -parallel: most tests wait for processes and clocks, not for a processor
-	go test -race -shuffle=on -parallel 6 -timeout 10m ./...
+	@# -p, -parallel: most tests wait for processes and clocks, not for a processor. The replay runs in one goroutine.
+	go test -race -shuffle=on -p 3 -parallel 8 -timeout 10m $$(go list ./... | grep -v /bench/replay)
+	go test -shuffle=on ./bench/replay
 	cd bench/scanners && GOEXPERIMENT=jsonv2 go test ./judge
 
 test-clients: tools ## the public client libraries of Go, Node and Python against two replicas; downloads them once

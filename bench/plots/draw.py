@@ -29,12 +29,15 @@ def memory():
         return
     fig, ax = plt.subplots(figsize=(7, 4))
     for who, each in found["kib"].items():
-        ax.plot(found["streams"], each, marker="o", color=colours[who], label=who)
+        held = [(n, kib) for n, kib in zip(found["streams"], each) if kib]
+        ax.plot(*zip(*held), marker="o", color=colours[who], label=who)
     ax.axhline(55, ls=":", color="#555", lw=1)
     ax.text(found["streams"][0], 58, "goal at 2,000: 55 KiB", fontsize=8, color="#555")
     ax.set(xscale="log", yscale="log", xlabel="open streams, each from a prompt of 100 KB", ylabel="resident memory per stream, KiB", title="Memory per open stream")
     ax.set_xticks(found["streams"], [f"{n:,}" for n in found["streams"]])
     ax.set_xticks([], minor=True)
+    ax.set_yticks([], minor=True)
+    ax.set_yticks([25, 50, 100, 200, 400], ["25", "50", "100", "200", "400"])
     ax.legend(frameon=False)
     save(fig, "memory")
 

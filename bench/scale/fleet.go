@@ -17,46 +17,60 @@ import (
 // /capacity, the findings of health, and the readings of all engines' /metrics, with the product's own code. // I2
 func (s settings) fleet() {
 	apart(func(b *bench) {
-		redis := node(b)
-		ctx, stop := context.WithCancel(context.Background())
-		var running sync.WaitGroup
-		b.Cleanup(func() { stop(); running.Wait() })
-
-		engines := startEngines(b)
-		c := s.cluster(b, ctx, &running, engines)
-		views := viewsOf(c.Pools())
+		f := s.found(b)
 		s.title(fmt.Sprintf("Fleet: %d replicas, %d engines in %d pools, no requests", s.replicas, s.engines, s.pools), "state",
 			"Redis CPU ms per second", "scripts run per second", "commands per second", "polls per second", "looks and publications per second",
 			"engines read by a replica: mean", "most")
-
-		boards := make([]*board, s.replicas)
-		for i := range boards {
-			r := newReplica(b, fmt.Sprintf("gateway-%03d", i), redis.URL(), func() []coordinator.PoolView { return views })
-			boards[i] = &board{replica: r, polls: map[string]int{}}
-		}
-		b.must(world{}.policies(ctx, boards[0].store))
-		for _, one := range boards {
-			running.Go(func() { _ = one.placement.Run(ctx) })
-		}
-		for end := time.Now().Add(patience); time.Now().Before(end) && !s.allLive(boards); {
+		f.begin(func(ctx context.Context, one *board) { _ = one.placement.Run(ctx) })
+		for end := time.Now().Add(patience); time.Now().Before(end) && !s.allLive(f.boards); {
 			time.Sleep(100 * time.Millisecond)
 		}
-		s.state(redis, boards, "beats, looks for /capacity")
-
-		for _, one := range boards {
-			running.Go(func() { one.shareHealth(ctx, c.Pools()) })
-		}
-		s.state(redis, boards, "and health")
-
-		for _, one := range boards {
-			running.Go(func() { _ = cluster.NewReadings(one.name, c.Pools, one, nil, zerolog.Nop()).Run(ctx) })
-		}
-		s.state(redis, boards, "and engines read, idle: every 1 s")
-		engines.busy.Store(true)
-		s.state(redis, boards, "and engines read, busy: every 250 ms")
-
-		s.weigh(b, boards[0].store, "Fleet: what Redis holds of it", s.engines)
+		s.state(f, "beats, looks for /capacity")
+		f.begin(func(ctx context.Context, one *board) { one.shareHealth(ctx, f.cluster.Pools()) })
+		s.state(f, "and health")
+		f.begin(f.read)
+		s.state(f, "and engines read, idle: every 1 s")
+		f.engines.busy.Store(true)
+		s.state(f, "and engines read, busy: every 250 ms")
+		s.weigh(b, f.boards[0].store, "Fleet: what Redis holds of it", s.engines)
 	})
+}
+
+// fleet is some replicas, none of which does anything yet, and engines that are well.
+type fleet struct {
+	ctx     context.Context // ends with the bench
+	running *sync.WaitGroup
+	redis   *lab.RedisServer
+	engines *engines
+	cluster *cluster.Cluster
+	boards  []*board
+}
+
+func (s settings) found(b *bench) *fleet {
+	f := &fleet{running: &sync.WaitGroup{}, redis: node(b), engines: startEngines(b), boards: make([]*board, s.replicas)}
+	var stop func()
+	f.ctx, stop = context.WithCancel(context.Background())
+	b.Cleanup(func() { stop(); f.running.Wait() })
+	f.cluster = s.cluster(b, f)
+	views := viewsOf(f.cluster.Pools())
+	for i := range f.boards {
+		r := newReplica(b, fmt.Sprintf("gateway-%03d", i), f.redis.URL(), func() []coordinator.PoolView { return views })
+		b.Cleanup(func() { stop(); f.running.Wait() }) // before its store goes
+		f.boards[i] = &board{replica: r, polls: map[string]int{}}
+	}
+	b.must(world{}.policies(f.ctx, f.boards[0].store))
+	return f
+}
+
+// begin has every replica do something until the bench ends.
+func (f *fleet) begin(do func(context.Context, *board)) {
+	for _, one := range f.boards {
+		f.running.Go(func() { do(f.ctx, one) })
+	}
+}
+
+func (f *fleet) read(ctx context.Context, one *board) {
+	_ = cluster.NewReadings(one.name, f.cluster.Pools, one, nil, zerolog.Nop()).Run(ctx)
 }
 
 // patience is how long the replicas have to see one another. On a machine that is too busy for their beats some never see all; the
@@ -76,31 +90,31 @@ func (s settings) allLive(boards []*board) bool {
 const mostSeen = 257
 
 // state measures for a window, after what was just begun has come to its pace.
-func (s settings) state(redis *lab.RedisServer, boards []*board, name string) {
+func (s settings) state(f *fleet, name string) {
 	time.Sleep(s.window / 2)
-	for _, one := range boards {
+	for _, one := range f.boards {
 		one.anew()
 	}
 	began := time.Now()
-	u := during([]*lab.RedisServer{redis}, func() { time.Sleep(s.window) })[0]
+	u := during([]*lab.RedisServer{f.redis}, func() { time.Sleep(s.window) })[0]
 	seconds := time.Since(began).Seconds()
 	var polls, calls, reads, most float64
-	for _, one := range boards {
+	for _, one := range f.boards {
 		p, c, engines := one.counted()
 		polls, calls, reads, most = polls+p, calls+c, reads+engines, max(most, engines)
 	}
-	s.row(name, u.cpu/seconds/1000, u.runs/seconds, u.commands/seconds, polls/seconds, calls/seconds, reads/float64(len(boards)), most)
+	s.row(name, u.cpu/seconds/1000, u.runs/seconds, u.commands/seconds, polls/seconds, calls/seconds, reads/float64(len(f.boards)), most)
 }
 
 // cluster knows all engines and has found them well. One stands for those of all replicas: they know the same.
-func (s settings) cluster(b *bench, ctx context.Context, running *sync.WaitGroup, e *engines) *cluster.Cluster {
+func (s settings) cluster(b *bench, f *fleet) *cluster.Cluster {
 	var static []cluster.Static
 	for i := range s.engines {
 		name := backendName(i%s.pools, i/s.pools)
-		static = append(static, cluster.Static{Pool: poolName(i % s.pools), ID: name, URL: e.url(name), Slots: 16})
+		static = append(static, cluster.Static{Pool: poolName(i % s.pools), ID: name, URL: f.engines.url(name), Slots: 16})
 	}
 	c := cluster.New(cluster.Config{Static: static}, catalogue.NewStore(&catalogue.Catalogue{}), zerolog.Nop())
-	running.Go(func() { _ = c.Run(ctx) })
+	f.running.Go(func() { _ = c.Run(f.ctx) })
 	lab.Eventually(b, time.Minute, func() bool {
 		well := 0
 		for _, p := range c.Pools() {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,16 +45,25 @@ func TestRequestsAreCountedInFull(t *testing.T) {
 // I2: every engine is read by two replicas of many.
 func TestFleetReadsEachEngineTwice(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	s := settings{replicas: 4, engines: 12, pools: 3, window: 3 * time.Second, out: &out}
-	s.only = "fleet"
-	if err := s.run(); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out.String()) {
-		if cells := strings.Split(line, " | "); strings.Contains(line, "read, busy") && cells[6] == "6.0" {
-			return
+	b := &bench{}
+	defer b.close()
+	f := settings{replicas: 4, engines: 12, pools: 3}.found(b)
+	f.begin(func(ctx context.Context, one *board) { _ = one.placement.Run(ctx) })
+	f.begin(f.read)
+	lab.Eventually(t, time.Minute, func() bool {
+		readers := map[string]int{}
+		for _, one := range f.boards {
+			one.mu.Lock()
+			for engine := range one.polls {
+				readers[engine]++
+			}
+			one.mu.Unlock()
 		}
-	}
-	t.Errorf("not 2 × 12 engines for 4 replicas:\n%s", out.String())
+		for _, n := range readers {
+			if n < 2 {
+				return false
+			}
+		}
+		return len(readers) == 12
+	}, "an engine is not read by two replicas")
 }

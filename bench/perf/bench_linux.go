@@ -40,6 +40,7 @@ type bench struct {
 	runs    map[string][]run // by who, since the last table
 	verbose bool
 	only    string
+	table   string // that is being made
 }
 
 // engines is how many there are, and so how many candidates a placement has.

@@ -81,7 +81,7 @@ func (b *bench) all(dir string, names []string) (err error) {
 		if table == nil {
 			return fmt.Errorf("no table is called %q", name)
 		}
-		b.runs = map[string][]run{}
+		b.runs, b.table = map[string][]run{}, name
 		fmt.Printf("\n<!-- %s: %s, %s/%s, %d pairs of %v, load %s before -->\n", name, time.Now().UTC().Format("2006-01-02 15:04"), runtime.Version(), runtime.GOARCH, b.rounds, b.window, load1())
 		if err := table(b); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

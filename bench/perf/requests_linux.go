@@ -80,7 +80,7 @@ func (b *bench) ratios(of string, found []finding) error {
 	for _, f := range found {
 		line(f.candidate, f.reference, f)
 	}
-	return b.keep(of, found)
+	return b.keep(b.table, found)
 }
 
 // sizes is how the cost of a request grows with its prompt.

@@ -63,7 +63,7 @@ var shapes = []shape{
 	refusal("budget of the team", 429, "The team search", func(c *caller) { c.set(c.team, "budget_usd", "0.000001") }),
 	refusal("budget of the tenant", 429, "The tenant", func(c *caller) { c.set(c.root, "budgets", "0.000001/day 5/30d") }),
 	refusal("budget of a tag", 429, "The tag night", func(c *caller) { c.set(c.root+":tag:night", "budget_usd", "0.000001") }),
-	refusal("budget of an end user", 429, "The enduser", func(c *caller) { c.set(c.root+":enduser:bob", "budget_usd", "0.000001") }),
+	refusal("budget of an end user", 429, "The end user", func(c *caller) { c.set(c.root+":enduser:bob", "budget_usd", "0.000001") }),
 	refusal("model list", 403, "model_not_allowed", func(c *caller) { c.set(c.record, "models", "other*") }),
 	refusal("key disabled", 401, "invalid_api_key", func(c *caller) { c.set(c.record, "disabled", "1") }),
 	refusal("key expired", 401, "invalid_api_key", func(c *caller) { c.set(c.record, "expires_at", "1000") }),

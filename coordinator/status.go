@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -20,6 +21,7 @@ type Status struct {
 	Replicas []ReplicaStatus
 	Pools    []PoolStatus
 	Tenants  []TenantStatus // those with something open, stuck or doubtful
+	Odd      []string       // keys that could not be read, each with why: somebody wrote something else there
 }
 
 // ReplicaStatus is one replica that was not cleared yet.
@@ -81,6 +83,7 @@ func ReadStatus(ctx context.Context, store *pipeline.Store) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Now: now}
+	r.odd = &s.Odd
 	names := r.list("SMEMBERS", PoolIndex())
 	beats := read(&r, "ZRANGE", Replicas(wholeFleet), []string{"0", "-1", "WITHSCORES"}, func(m rueidis.RedisMessage) ([]rueidis.ZScore, error) { return m.AsZScores() })
 	tenants := r.list("SMEMBERS", TenantIndex())
@@ -244,6 +247,8 @@ type reads struct {
 	store *pipeline.Store
 	batch pipeline.Batch
 	after []func(context.Context) error
+
+	odd *[]string // where commands that Redis refuses are noted instead of ending the wait; nil: they end it
 }
 
 func (r *reads) list(name, key string, args ...string) *[]string {
@@ -284,7 +289,12 @@ func (r *reads) wait(ctx context.Context) error {
 	after := r.after
 	r.after = nil
 	for _, fn := range after {
-		if err := fn(ctx); err != nil {
+		err := fn(ctx)
+		if refused := new(rueidis.RedisError); errors.As(err, &refused) && r.odd != nil {
+			*r.odd = append(*r.odd, err.Error()) // the result is its zero value
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -53,6 +53,14 @@ func TestStatusSaysWhatThereIs(t *testing.T) {
 			}
 			return len(status.Pools) == 1 && len(status.Pools[0].Backends) == 9 && len(status.Replicas) == 2
 		}, "the beat leaves the names")
+		// A key somebody wrote something else to is named, and takes nothing else with it.
+		do("SADD", coordinator.TenantIndex(), "odd")
+		do("SET", coordinator.OpenReservations("odd"), "x")
+		do("SET", coordinator.Queue("p"), "x")
+		again, err := coordinator.ReadStatus(ctx, s.store)
+		if err != nil || len(again.Odd) != 2 || len(again.Pools) != 1 || len(again.Pools[0].Backends) != 9 || len(again.Tenants) == 0 {
+			t.Errorf("%v: %d pools, %d tenants, unreadable %q", err, len(again.Pools), len(again.Tenants), again.Odd)
+		}
 		states := ""
 		for _, b := range status.Pools[0].Backends {
 			states += b.ID + "=" + b.State + " "

@@ -116,10 +116,14 @@ func are(n int64) string {
 
 // scopeName names the scope that refused in words, without an id that the caller may not know.
 func scopeName(a coordinator.Admission) string {
-	if a.ScopeID == "" {
-		return "The " + a.Scope
+	scope := a.Scope
+	if scope == "enduser" {
+		scope = "end user"
 	}
-	return "The " + a.Scope + " " + a.ScopeID
+	if a.ScopeID == "" {
+		return "The " + scope
+	}
+	return "The " + scope + " " + a.ScopeID
 }
 
 // retryAfter is whole seconds, rounded up; nothing for a limit that does not end by itself.

@@ -43,7 +43,7 @@ The streams have no refused requests (a refusal writes nothing to Redis): for th
 Shows what decided: the scope that refused with its figures, or the hold, the charge and the backend; then the figures of every scope of
 the request, and what placement weighs for it. These two are of now, not of then, except for a request that waits.
 The score is the time until the prompt is computed there: backlog + requests of others + uncached prompt + a share of the
-output held. The smallest wins; within 10 % or 50 ms of it the ring order of the replicas decides, which is not shown here.
+output held. The smallest wins; within 2 % or 10 ms of it the ring order of the replicas decides, which is not shown here.
 
 With --key and --model, and no request: what would decide now.`
 	c.Args = arguments(0, 1)
@@ -65,6 +65,8 @@ func (e *explainCommand) run(ctx context.Context, args []string) error {
 		return usagef("want a request id, or --key and --model")
 	case len(args) == 1 && (e.key != "" || e.model != ""):
 		return usagef("want a request id or --key and --model, not both")
+	case e.promptTokens < 0 || e.outputTokens < 0:
+		return usagef("--prompt-tokens and --max-tokens are 0 or more")
 	}
 	cfg, err := e.config()
 	if err != nil {

@@ -127,6 +127,12 @@ func printStatus(out io.Writer, r redisStatus, s coordinator.Status) error {
 		return err
 	}
 	printTenants(w, s.Tenants)
+	if len(s.Odd) > 0 {
+		fmt.Fprintln(w, "\nUNREADABLE: what these keys hold is no figure of headgate's, and is left out above")
+	}
+	for _, one := range s.Odd {
+		fmt.Fprintf(w, "  %s\n", printable(one))
+	}
 	return w.Flush()
 }
 
@@ -239,7 +245,7 @@ func statusJSON(r redisStatus, s coordinator.Status) map[string]any {
 	for _, t := range s.Tenants {
 		tenants = append(tenants, map[string]any{"tenant": t.Tenant, "open": t.Open, "stuck": t.Overdue, "doubtful": t.Doubtful})
 	}
-	return map[string]any{"time": coordinator.FormatTime(s.Now), "redis": r, "replicas": replicas, "pools": pools, "tenants": tenants}
+	return map[string]any{"time": coordinator.FormatTime(s.Now), "redis": r, "replicas": replicas, "pools": pools, "tenants": tenants, "unreadable": append([]string{}, s.Odd...)}
 }
 
 func backendStatusJSON(b coordinator.BackendStatus) map[string]any {

@@ -27,9 +27,10 @@ var (
 		{"scan/scan.go", "if s.seen.has(f) {", "if false {"},
 	}
 
-	// A prompt's length, its images and its messages' ends are not needed to know what is asked for.
+	// A prompt's length, its images, and its messages' ends and authors are not needed to know what is asked for.
 	noLengths = []edit{
-		{"scan/size.go", "func (s *scanner) message() {", "func (s *scanner) message() {\n\ts.c.Skip()\n}\n\nfunc (s *scanner) measured() {"},
+		{"scan/size.go", "func (s *scanner) message() (author int) {",
+			"func (s *scanner) message() (author int) {\n\ts.c.Skip()\n\treturn 0\n}\n\nfunc (s *scanner) measured() (author int) {"},
 	}
 
 	noEnds = append([]edit{

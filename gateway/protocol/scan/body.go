@@ -17,6 +17,7 @@
 //	I8. Only the caps an engine reads on the route bound an answer (TestOnlyTheRoutesOwnCapsCount).
 //	I9. A form is accepted only if it has one reading: its delimiters, part heads and the fields the gateway acts on
 //	    mean the same to every reader, and its model is in the body as it is returned (TestHostileForms, FuzzMultipart).
+//	I10. Whose a message is, is read as a reader does who takes the last of several names alike (TestAnswers, FuzzScan).
 package scan
 
 import (
@@ -64,10 +65,11 @@ type Body struct {
 	Messages    int   // of the field messages, or for Responses of a list in input
 
 	MessagesAt      Span
-	FirstMessageEnd int    // offset behind the first message; 0 without one
-	MessageEnds     [4]int // offsets behind the last min(4, Messages) messages, in order
-	SystemAt        Span   // the value of system or instructions where it is not null
-	PromptAt        Span   // the value of prompt, or of an input that is no list of messages
+	FirstMessageEnd int     // offset behind the first message; 0 without one
+	MessageEnds     [4]int  // offsets behind the last min(4, Messages) messages, in order
+	Answers         [4]bool // which of them end what the model wrote
+	SystemAt        Span    // the value of system or instructions where it is not null
+	PromptAt        Span    // the value of prompt, or of an input that is no list of messages
 
 	// Responses only.
 	Previous   string // previous_response_id, decoded; "" where absent or null

@@ -178,6 +178,8 @@ func FuzzScan(f *testing.F) {
 	}
 	f.Add([]byte(`{"model":"m","input":[{"role":"user","content":"a"},{"output":[{"image_url":"x"}]}],"previous_response_id":"r","store":false}`), "x", false, int64(9), uint8(2))
 	f.Add([]byte(`{"model":"m","max_tokens":null,"messages":[{"content":[{"source":{"type":"base64","media_type":"image/png","data":"eA=="}}]}]}`), "x", false, int64(9), uint8(3))
+	f.Add([]byte(`{"model":"m","messages":[{},{"content":"a","role":"assistant"},{"role":"assistant","r\u006fle":"user"},{"r\u006fle":"\u0061ssistant"},null]}`), "x", false, int64(9), uint8(0))
+	f.Add([]byte(`{"model":"m","input":[{"type":"reasoning"},1,{"type":"function_call","role":null},{"role":"assistant","type":"message"}]}`), "x", false, int64(9), uint8(2))
 	f.Add([]byte(`{"model":"m","documents":["a",{"b":[]}],"top_n":3}`), "x", false, int64(9), uint8(4))
 	f.Fuzz(func(t *testing.T, body []byte, model string, usage bool, limit int64, to uint8) {
 		route := jsonRoutes[int(to)%len(jsonRoutes)]
@@ -211,6 +213,9 @@ func FuzzScan(f *testing.F) {
 		if n := textBytes(m["messages"]); int64(n) > b.PromptBytes && b.Images == 0 && route != scan.Tokens {
 			t.Fatalf("%q: %d bytes of text, counted %d", body, n, b.PromptBytes)
 		}
+		if ends, wrote := answers(m, route); ends != min(b.Messages, 4) || wrote != b.Answers { // I10
+			t.Fatalf("%q: %d messages, the model's %v, read as %d, %v", body, ends, wrote, b.Messages, b.Answers)
+		}
 		if o, ok := m["stream_options"].(map[string]any); ok && len(o) > 0 {
 			if _, twice := o["include_usage"]; !twice && b.IncludeUsageAt.Present() {
 				t.Fatalf("%q: include_usage read", body)
@@ -221,6 +226,26 @@ func FuzzScan(f *testing.F) {
 		}
 		judgeEdits(t, body, route, scan.Want{Model: model, IncludeUsage: usage, MaxTokens: max(limit, 0)})
 	})
+}
+
+// answers is how many of the last 4 messages there are, and which of them the model wrote.
+func answers(body map[string]any, route scan.Route) (n int, wrote [4]bool) {
+	var messages []any
+	if route != scan.Responses {
+		messages, _ = body["messages"].([]any)
+	} else if items, ok := body["input"].([]any); ok {
+		for _, item := range items {
+			if _, ok := item.(map[string]any); ok {
+				messages = append(messages, item)
+			}
+		}
+	}
+	messages = messages[max(0, len(messages)-4):]
+	for i, m := range messages {
+		o, _ := m.(map[string]any)
+		wrote[i] = o["role"] == "assistant" || route == scan.Responses && (o["type"] == "function_call" || o["type"] == "reasoning")
+	}
+	return len(messages), wrote
 }
 
 func stringsAreClean(b []byte) bool {

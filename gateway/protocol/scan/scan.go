@@ -41,6 +41,8 @@ type scanner struct {
 	out   Body
 	seen  fieldSet
 	fault *Fault
+
+	authors [4]int // of the messages whose ends out holds
 }
 
 func (s *scanner) object() {

@@ -61,6 +61,53 @@ func TestMessageEnds(t *testing.T) {
 	}
 }
 
+// Whose a message is, however it is written.
+func TestAnswers(t *testing.T) { // I10
+	for item, want := range map[string]string{ // the routes on which it is the model's
+		`{"role":"assistant","content":"a"}`:                          "chat messages responses",
+		`{"content":[{"type":"text","text":"a"}],"role":"assistant"}`: "chat messages responses",
+		`{ "content" : null , "role"` + "\n:\t" + `"assistant" }`:     "chat messages responses",
+		`{"r\u006fle":"\u0061ssist\u0061nt"}`:                         "chat messages responses",
+		`{"\u0072\u006f\u006c\u0065":"assistant"}`:                    "chat messages responses",
+		`{"role":"user","role":"assistant"}`:                          "chat messages responses",
+		`{"type":"message","role":"assistant","content":[]}`:          "chat messages responses",
+		`{"type":"function_call","name":"f","arguments":"{}"}`:        "responses",
+		`{"summary":[],"ty\u0070e":"reasoning"}`:                      "responses",
+		`{"role":"assistant","role":"user"}`:                          "",
+		`{"type":"reasoning","type":"message","role":"user"}`:         "",
+		`{"type":"function_call_output","output":"assistant"}`:        "",
+		`{"role":"user","content":"\"role\":\"assistant\""}`:          "",
+		`{"role":"user","content":[{"role":"assistant","text":"a"}]}`: "",
+		`{"role":"user","metadata":{"role":"assistant"}}`:             "",
+		`{"role":["assistant"]}`:                                      "",
+		`{"role":{"role":"assistant"}}`:                               "",
+		`{"role":1}`:                                                  "",
+		`{"role":null}`:                                               "",
+		`{"role":""}`:                                                 "",
+		`{"role":"Assistant"}`:                                        "",
+		`{"role":"assistants"}`:                                       "",
+		`{"role":"\ud800assistant"}`:                                  "",
+		`{"roles":"assistant","ROLE":"assistant"}`:                    "",
+		`{"role` + strings.Repeat(`\u0000`, 100) + `":"assistant"}`:   "",
+		`{"role":"assistant` + strings.Repeat(`\u0000`, 100) + `"}`:   "",
+		`{}`: "",
+	} {
+		for route, list := range map[scan.Route]string{scan.Chat: "messages", scan.Messages: "messages", scan.Responses: "input"} {
+			name := map[scan.Route]string{scan.Chat: "chat", scan.Messages: "messages", scan.Responses: "responses"}[route]
+			body := `{"model":"m","` + list + `":[{"role":"assistant"},` + item + `,{"role":"user"},` + item + `,{"role":"user"}]}`
+			ours := strings.Contains(want, name)
+			if b := mustScan(t, body, route); b.Answers != [4]bool{ours, false, ours, false} {
+				t.Errorf("%s %s: %v", name, item, b.Answers)
+			}
+		}
+	}
+	for _, broken := range []string{`{"role"`, `{"role":`, `{"role":}`, `{"role":"assistant`, `{"role":"assistant"`, `{"role":x}`} {
+		if _, fault := scan.Scan([]byte(`{"model":"m","messages":[`+broken), scan.Chat); fault == nil {
+			t.Errorf("%s is accepted", broken)
+		}
+	}
+}
+
 func TestHostileBodies(t *testing.T) { // I1
 	deep := func(n int) string {
 		return `{"model":"m","x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`

@@ -1,6 +1,10 @@
 package scan
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/headgate/headgate/gateway/protocol/lex"
+)
 
 // How PromptBytes is counted: a token is at least one byte, so the bytes of everything that can become prompt bound its
 // tokens. A string counts the bytes between its quotes as written (an escape is never shorter than what it stands for);
@@ -27,45 +31,87 @@ func (s *scanner) messages() {
 		return
 	}
 	for s.c.Enter(); s.c.Item(); {
-		s.message()
-		s.endMessage()
+		s.endMessage(s.message())
 	}
 	s.orderEnds()
 }
 
-// endMessage notes where the message that was just read ends.
-func (s *scanner) endMessage() {
+// endMessage notes where the message that was just read ends, and what message said of it.
+func (s *scanner) endMessage(author int) {
 	o := &s.out
 	if o.Messages == 0 {
 		o.FirstMessageEnd = s.c.I
 	}
-	o.MessageEnds[o.Messages%len(o.MessageEnds)] = s.c.I
+	at := o.Messages % len(o.MessageEnds)
+	o.MessageEnds[at], s.authors[at] = s.c.I, author
 	o.Messages++
 }
 
+// orderEnds sorts the last ends, and looks whose messages they are.
 func (s *scanner) orderEnds() {
 	o := &s.out
-	if n := len(o.MessageEnds); o.Messages > n { // the oldest of the ring first
-		ring := o.MessageEnds
-		for k := range o.MessageEnds {
-			o.MessageEnds[k] = ring[(o.Messages+k)%n]
+	ring, authors := o.MessageEnds, s.authors
+	for k := range min(o.Messages, len(ring)) {
+		at := k
+		if o.Messages > len(ring) { // the oldest first
+			at = (o.Messages + k) % len(ring)
 		}
+		o.MessageEnds[k] = ring[at]
+		o.Answers[k] = authors[at] == theModel || authors[at] > 0 && s.says(authors[at], "assistant")
 	}
 }
 
-func (s *scanner) message() {
+const theModel = -1
+
+// message reads one. The author is the offset of the role, theModel if the message is of a type the model alone writes, or
+// 0 where nothing tells.
+func (s *scanner) message() (author int) {
 	s.out.PromptBytes += messageBytes
 	if s.c.Peek() != '{' {
 		s.raw()
-		return
+		return 0
 	}
+	generated := false
 	for s.c.Enter(); s.c.Member(); {
-		if isContent(s.c.Key) && s.c.Peek() == '[' {
+		switch key := s.c.Key; {
+		case isContent(key) && s.c.Peek() == '[':
 			s.parts()
 			continue
+		case string(key) == "role", mayMean(key, 'r') && escaped(key, "role"):
+			author = s.c.I
+		case s.out.Route == Responses && (string(key) == "type" || mayMean(key, 't') && escaped(key, "type")):
+			generated = s.says(s.c.I, "function_call") || s.says(s.c.I, "reasoning")
 		}
 		s.raw()
 	}
+	if generated {
+		return theModel
+	}
+	return author
+}
+
+// says reports whether the value that begins there is this string.
+func (s *scanner) says(at int, word string) bool {
+	if at+2 >= len(s.c.B) || s.c.B[at] != '"' || s.c.B[at+1] != word[0] && s.c.B[at+1] != '\\' {
+		return false
+	}
+	end := lex.String(s.c.B, at)
+	return end > 0 && (string(s.c.B[at+1:end-1]) == word || escaped(s.c.B[at+1:end-1], word))
+}
+
+// mayMean: a key that begins so may be a name of four letters written with escapes. Few are looked at closer.
+func mayMean(key []byte, first byte) bool {
+	return len(key) > 4 && (key[0] == first || key[0] == '\\')
+}
+
+// escaped reports whether a string as written, with escapes, is the word.
+func escaped(raw []byte, word string) bool {
+	if len(raw) <= len(word) || len(raw) > 6*len(word) || bytes.IndexByte(raw, '\\') < 0 {
+		return false
+	}
+	var room [6 * maxNameBytes]byte
+	decoded, how := lex.AppendUnquoted(room[:0], raw)
+	return how == lex.Clean && string(decoded) == word
 }
 
 // isContent: what a message says, and in Responses what a tool put out.
@@ -201,9 +247,8 @@ func (s *scanner) input() {
 		case '[':
 			s.tokens()
 		case '{':
-			s.message()
-			if s.out.Route == Responses {
-				s.endMessage()
+			if author := s.message(); s.out.Route == Responses {
+				s.endMessage(author)
 			}
 		default:
 			s.item()

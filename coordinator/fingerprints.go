@@ -15,9 +15,15 @@ type PromptParts struct {
 	Tools []byte // stands before the messages in the engine's prompt; nil for none
 	Lead  []byte // a system prompt that is no message; nil for none
 	Text  []byte // what follows it: the messages, or the prompt
-	// Ends are the offsets in Text at which messages end, ascending; none where there are no messages.
-	Ends   []int
+	// Ends are where messages end, ascending; none where there are no messages.
+	Ends   []MessageEnd
 	Tokens int64 // estimate for Tools, Lead and Text
+}
+
+// MessageEnd is where a message ends.
+type MessageEnd struct {
+	At     int  // offset in Text
+	Answer bool // the model wrote it
 }
 
 // Prefix is the fingerprints of a prompt's beginnings. The zero value matches nothing.
@@ -26,7 +32,9 @@ type Prefix struct {
 	Prints []Fingerprint
 }
 
-// Fingerprint is one beginning of a prompt, and how long it is.
+// Fingerprint is one beginning of a prompt. Tokens is how much of the prompt is warm on an engine that got a prompt with
+// this beginning: the beginning, and the answer behind it, which that engine wrote. It may have written another one, or not
+// have kept it: then it is wrong by the length of an answer.
 type Fingerprint struct {
 	Hash   uint64
 	Tokens int64
@@ -62,21 +70,27 @@ func Fingerprints(p PromptParts) Prefix {
 		return h.Sum64()
 	}
 	prefix := Prefix{Bucket: int(upTo(headBytes) % 16)}
-	ends := make([]int, len(p.Ends))
-	for i, end := range p.Ends {
-		ends[i] = lead + end
+	last := p.Ends[max(0, len(p.Ends)-messageEnds):]
+	ends := make([]int, len(last))
+	for i, end := range last {
+		ends[i] = lead + end.At
 	}
 	for _, at := range beginnings(length, ends) {
-		share := float64(len(p.Tools)+at) / float64(len(p.Tools)+length)
+		warm := at
+		for i, end := range last {
+			if i > 0 && end.Answer && ends[i-1] == warm { // of several items of an answer, all
+				warm = min(ends[i], length)
+			}
+		}
+		share := float64(len(p.Tools)+warm) / float64(len(p.Tools)+length)
 		prefix.Prints = append(prefix.Prints, Fingerprint{Hash: upTo(at), Tokens: int64(share * float64(p.Tokens))})
 	}
 	return prefix
 }
 
-// beginnings is where they end, ascending, each once, from headBytes on.
+// beginnings is where they end, ascending, each once, from headBytes on; ends are the last messages'.
 func beginnings(length int, ends []int) []int {
 	at := make([]int, 0, maxFingerprints)
-	ends = ends[max(0, len(ends)-messageEnds):]
 	blocks := 0
 	if length >= firstBlock {
 		blocks = bits.Len(uint(length / firstBlock))

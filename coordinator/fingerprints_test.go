@@ -17,7 +17,7 @@ func chat(seed uint64, messages ...int) coordinator.PromptParts {
 		for range n {
 			p.Text = append(p.Text, byte('a'+r.IntN(26)))
 		}
-		p.Ends = append(p.Ends, len(p.Text))
+		p.Ends = append(p.Ends, coordinator.MessageEnd{At: len(p.Text)})
 	}
 	p.Tokens = int64(len(p.Text) / 4)
 	return p
@@ -49,12 +49,43 @@ func TestFingerprintsFollowAConversation(t *testing.T) {
 	}
 }
 
+// The next turn finds the answer warm too, where it follows what was asked: neither a user's message nor an edited beginning
+// is taken for one.
+func TestFingerprintsCountTheAnswer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		next    []int  // messages behind the first turn's
+		answers string // of all of them, a for the model's
+		warm    int    // bytes
+	}{
+		"an answer and a question": {[]int{500, 60}, "uuau", 4200},
+		"an answer in pieces":      {[]int{500, 300, 60}, "uuaau", 4500},
+		"only an answer":           {[]int{500}, "uua", 4200},
+		"a long answer":            {[]int{9000, 60}, "uuau", 12_700},
+		"nobody's":                 {[]int{500, 60}, "uuuu", 3700},
+		"an answer further on":     {[]int{60, 500}, "uuua", 3700},
+		"longer ago than 4 ends":   {[]int{500, 60, 60, 60}, "uuauuu", 2048},
+	} {
+		before := chat(7, 3000, 700)
+		next := chat(7, append([]int{3000, 700}, c.next...)...)
+		for i := range next.Ends {
+			next.Ends[i].Answer = c.answers[i] == 'a'
+		}
+		if _, tokens := shared(next, before); tokens != int64(c.warm/4) {
+			t.Errorf("%s: %d tokens, want %d", name, tokens, c.warm/4)
+		}
+		if prints := coordinator.Fingerprints(next).Prints; prints[len(prints)-1].Tokens != next.Tokens {
+			t.Errorf("%s: %+v of %d tokens", name, prints, next.Tokens)
+		}
+	}
+}
+
 // Two questions about one document share it to the last doubled block.
 func TestFingerprintsFindASharedDocument(t *testing.T) {
 	t.Parallel()
 	a, b := chat(3, 70_000), chat(3, 70_000)
 	a.Text, b.Text = append(a.Text, "What is it?"...), append(b.Text, "Who wrote it, and when?"...)
-	a.Ends, b.Ends = []int{len(a.Text)}, []int{len(b.Text)}
+	a.Ends, b.Ends = []coordinator.MessageEnd{{At: len(a.Text)}}, []coordinator.MessageEnd{{At: len(b.Text)}}
 	if _, tokens := shared(a, b); tokens < 65_536/4-5 || tokens > 65_536/4+5 {
 		t.Fatalf("%d tokens", tokens)
 	}
@@ -71,7 +102,7 @@ func TestFingerprintsFollowASystemPrompt(t *testing.T) {
 		t.Fatalf("%d shared, %d tokens", n, tokens)
 	}
 	whole := a
-	whole.Lead, whole.Text, whole.Ends = nil, append(append([]byte{}, a.Lead...), a.Text...), []int{len(a.Lead) + len(a.Text)}
+	whole.Lead, whole.Text, whole.Ends = nil, append(append([]byte{}, a.Lead...), a.Text...), []coordinator.MessageEnd{{At: len(a.Lead) + len(a.Text)}}
 	if n, tokens := shared(a, whole); tokens != a.Tokens {
 		t.Fatalf("it is not read as one with what follows: %d shared, %d tokens", n, tokens)
 	}
@@ -123,7 +154,7 @@ func TestFingerprintsAreBoundedAndOrdered(t *testing.T) {
 	}
 	// Offsets that are none are passed over.
 	p := chat(5, 3000)
-	p.Ends = []int{-4, 10, 2900, 2500, 99_999}
+	p.Ends = []coordinator.MessageEnd{{At: -4}, {At: 10}, {At: 2900}, {At: 2500}, {At: 99_999}}
 	if prints := coordinator.Fingerprints(p).Prints; len(prints) != 2 { // 2048, 2900
 		t.Fatalf("%+v", prints)
 	}

@@ -163,8 +163,8 @@ func (r *request) prefix() coordinator.Prefix {
 		if at := r.scan.MessagesAt; at.Present() {
 			parts.Text = r.body[at.From:at.To]
 			parts.Lead = r.body[r.scan.SystemAt.From:r.scan.SystemAt.To]
-			for _, end := range r.scan.MessageEnds[:min(r.scan.Messages, len(r.scan.MessageEnds))] {
-				parts.Ends = append(parts.Ends, end-at.From)
+			for i, end := range r.scan.MessageEnds[:min(r.scan.Messages, len(r.scan.MessageEnds))] {
+				parts.Ends = append(parts.Ends, coordinator.MessageEnd{At: end - at.From, Answer: r.scan.Answers[i]})
 			}
 		} else if at := r.scan.Opening(); at.Present() {
 			parts.Text = r.body[at.From:at.To]

@@ -17,17 +17,17 @@ func chat(seed uint64, conversations int) workload {
 	for c := range conversations {
 		start += rnd.ExpFloat64() * 400
 		at, length := start, []int{400, 1200, 2400}[rnd.IntN(3)]
-		ends := []int{length}
+		ends := []messageEnd{{at: length}}
 		system, own := uint64(length), xxh3.HashSeed([]byte("chat"), uint64(c))
 		for range 2 + rnd.IntN(10) {
 			length += clampedLog(rnd, 120, 1.1, 8, 6000) // a question; now and then with something pasted
-			ends = append(ends, length)
+			ends = append(ends, messageEnd{at: length})
 			r := request{atMS: at, prompt: length, output: clampedLog(rnd, 220, 0.8, 8, 1500)}
-			r.chain = named(system, own, ends[0], length+r.output, w.block)
+			r.chain = named(system, own, ends[0].at, length+r.output, w.block)
 			r.ends = slices.Clone(ends)
 			w.requests = append(w.requests, r)
 			length += r.output
-			ends = append(ends, length)
+			ends = append(ends, messageEnd{length, true})
 			at += float64(r.output)*25 + 1000 + rnd.ExpFloat64()*12_000
 			if length > 30_000 {
 				break
@@ -54,7 +54,7 @@ func documents(seed uint64, questions int) workload {
 		d := popular.Uint64()
 		r := request{atMS: at, prompt: length[d] + clampedLog(rnd, 60, 0.8, 8, 400), output: clampedLog(rnd, 180, 0.8, 8, 1200)}
 		r.chain = named(d+1<<20, xxh3.HashSeed([]byte("question"), uint64(q)), length[d], r.prompt+r.output, w.block)
-		r.ends = []int{length[d], r.prompt}
+		r.ends = []messageEnd{{at: length[d]}, {at: r.prompt}}
 		w.requests = append(w.requests, r)
 	}
 	return w.fingerprinted()

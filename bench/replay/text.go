@@ -16,8 +16,8 @@ func (w workload) fingerprinted() workload {
 		r := &w.requests[i]
 		text = r.text(text[:0], w.block, uint64(i))
 		parts := coordinator.PromptParts{Model: "m", Text: text, Tokens: int64(r.prompt)}
-		for _, end := range r.ends {
-			parts.Ends = append(parts.Ends, end/w.block*w.block*tokenBytes) // the text repeats by whole blocks
+		for _, end := range r.ends { // the text repeats by whole blocks
+			parts.Ends = append(parts.Ends, coordinator.MessageEnd{At: end.at / w.block * w.block * tokenBytes, Answer: end.answer})
 		}
 		r.prefix = coordinator.Fingerprints(parts)
 	}

@@ -22,8 +22,14 @@ type request struct {
 	// chain names the full blocks of the prompt, and behind them those the answer fills where they are known: equal names
 	// are equal texts from the first token on.
 	chain  []uint64
-	ends   []int // tokens after which messages end, ascending
+	ends   []messageEnd // ascending
 	prefix coordinator.Prefix
+}
+
+// messageEnd is where a message of a prompt ends.
+type messageEnd struct {
+	at     int // tokens
+	answer bool
 }
 
 // workload is what arrives, in order.
@@ -93,11 +99,11 @@ func readMooncake(name string, text []byte) (workload, error) {
 		for i, id := range r.chain {
 			if answer, ok := ended[id]; ok && i+1 < len(r.chain) {
 				end := (i + 1) * w.block
-				r.ends = append(r.ends, end, min(end+answer, r.prompt))
+				r.ends = append(r.ends, messageEnd{at: end}, messageEnd{min(end+answer, r.prompt), true})
 			}
 		}
 		if last := len(r.chain); last > 0 {
-			r.ends = append(r.ends, last*w.block)
+			r.ends = append(r.ends, messageEnd{at: last * w.block})
 			ended[r.chain[last-1]] = r.output
 		}
 		w.requests = append(w.requests, r)
@@ -132,7 +138,7 @@ func readAzure(name string, text []byte) (workload, error) {
 			unique++
 			r.chain = append(r.chain, unique)
 		}
-		r.ends = []int{r.prompt}
+		r.ends = []messageEnd{{at: r.prompt}}
 		w.requests = append(w.requests, r)
 	}
 	return w, nil

@@ -41,10 +41,10 @@ type Prompt struct {
 	Prints []Print
 }
 
-// Print is a fingerprint of the prompt's beginning, and how many tokens that is. Shorter ones come first; at most 12.
+// Print is a fingerprint of the prompt's beginning. Shorter beginnings come first; at most 12.
 type Print struct {
 	Name   string // no space
-	Tokens int64
+	Tokens int64  // that are warm where it is found: the beginning, or more with the answer behind it; the last has most
 }
 
 // Slots is a backend and how many requests it runs at once, where its record does not say.

@@ -20,9 +20,10 @@
 -- ARGV[14] least    prompt tokens; a shorter match does not count
 -- ARGV[15] bucket   0 to 15: the hash of the fingerprints, the same for all prompts that may share one
 -- ARGV[16] f        number of fingerprints, 0 to 12
--- ARGV[17…]         fingerprint (no space), prompt tokens up to it, fingerprint …: f pairs, shortest first; then backend,
---                   slots, tag, backend … (at most 32) in ring order; slots count, and are written, where the record has
---                   none; tag as in prefixes.part.lua, "" = not known; then now_ms, absent: tests put their clock here
+-- ARGV[17…]         fingerprint (no space), prompt tokens that are warm where it is found (up to its end, or to that of the
+--                   answer behind it), fingerprint …: f pairs, shortest beginning first, none warmer than the last; then
+--                   backend, slots, tag, backend … (at most 32) in ring order; slots count, and are written, where the record
+--                   has none; tag as in prefixes.part.lua, "" = not known; then now_ms, absent: tests put their clock here
 --
 -- reply    state    1 placed · 2 queued · 3 queue full, or wait = 0 and no slot free · 4 no candidate can run it, now or
 --                   later (draining, no slots, unreadable) · 5 a later attempt of this rid was there: nothing changed
@@ -67,8 +68,9 @@ repeat
     or (slots + used + cool + capacity + rate + backlog + touched + output) % 1 + (sent + restarts + room + mean) % 1 > 0 then
     break
   end
+  local kv = 0
   if at + 5000 >= now then
-    local kv = tonumber(f[12] or 0)
+    kv = tonumber(f[12] or 0)
     if f[11] and f[11] ~= '0' or not (kv and kv >= 0 and kv <= 9500 and kv % 1 == 0) then break end
   end
   if capacity > 0 then
@@ -124,10 +126,8 @@ repeat
     end
     local least, last = tonumber(ARGV[14]), false
     for i = n, 1, -1 do
-      local entry = found[i]
-      if entry and entry ~= last then
-        local tokens = tonumber(ARGV[16 + 2 * i])
-        if tokens < least then break end
+      local entry, tokens = found[i], tonumber(ARGV[16 + 2 * i])
+      if entry and entry ~= last and tokens >= least then
         last = entry
         for whose, restart, as_of in string.gmatch(entry, '(%x%x%x%x%x)(%x+)%.(%x+)') do
           if whose == tag and matched == 0 and tonumber(restart, 16) == restarts and sent - tonumber(as_of, 16) * 1000 < room then
@@ -141,11 +141,11 @@ repeat
   local own = mu - more - matched * save
   if own < 0 then own = 0 end
   local score = (backlog + own + 0.1 * output) / rate
-  if score > 0.05 then break end
+  local tokens = ARGV[12] - matched
+  if score > 0.05 or kv > 0 and tokens >= 4096 and tokens > room * (1 - kv / 10000) then break end
 
   -- Second half: every key was read.
   local format = string.format
-  local tokens = ARGV[12] - matched
   if tokens > 0 then sent = sent + tokens end
   if age > 0 then sent = sent + floor(matched * (age < room and age / room or 1)) end
   backlog = backlog + own

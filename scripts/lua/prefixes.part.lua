@@ -41,13 +41,13 @@ local function look_up(w, generation)
   end
 end
 
--- match sets matched of the backends in by_tag to the prompt tokens of w that are warm there, 0 below the least length.
+-- match sets matched of the backends in by_tag to the prompt tokens of w that are warm there, unless they are less than the
+-- least. A longer beginning may be warm for less than a shorter one with an answer behind it.
 local function match(w, by_tag)
   local last
   for i = #w.prints, 1, -1 do
     local entry = w.entries[i]
-    if w.lengths[i] < w.least then return end
-    if entry and entry ~= last then
+    if entry and entry ~= last and w.lengths[i] >= w.least then
       last = entry
       for tag, restarts, sent in string.gmatch(entry, '(%x%x%x%x%x)(%x+)%.(%x+)') do
         local b = by_tag[tag]

@@ -135,6 +135,32 @@ func TestPrefixBelowTheLeastDoesNotCount(t *testing.T) {
 	})
 }
 
+// A shorter beginning may be warm for more than a longer one, with the answer behind it.
+func TestPrefixWithTheAnswerBehindIt(t *testing.T) {
+	t.Parallel()
+	onBothPools(t, func(t *testing.T, p *pool) {
+		p.place(long("01", "p1"))
+		p.place(from(long("02", "p1", "p2"), "b2")) // it begins with another answer
+		p.do("HSET", ":backend:b1", "backlog", "0")
+		p.do("HSET", ":backend:b2", "backlog", "0")
+		for least, want := range map[int64][2]int64{512: {3500, 2000}, 2500: {3500, 3500}, 3501: {0, 0}} {
+			a := from(long("03", "p1", "p2", "p3", "p4"), "b1", "b2")
+			a.Prompt.Prints[0].Tokens, a.Prompt.Least = 3500, least
+			if r := p.weigh(a).Rows; r[0].Matched != want[0] || r[1].Matched != want[1] {
+				t.Errorf("least %d: %d and %d tokens, want %v", least, r[0].Matched, r[1].Matched, want)
+			}
+		}
+		a := from(long("04", "p1", "p2", "p3", "p4"), "b2", "b1")
+		a.Prompt.Prints[0].Tokens = 3500
+		if r := p.place(a); r.Backend != "b1" || r.Matched != 3500 {
+			t.Errorf("%+v", r)
+		}
+		if got := p.number("b1", "tokens_sent"); got != 16_500 {
+			t.Errorf("%d tokens", got)
+		}
+	})
+}
+
 // Who waited leaves fingerprints too, and finds them.
 func TestPrefixOfAGrant(t *testing.T) {
 	t.Parallel()

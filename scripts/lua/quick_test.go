@@ -114,9 +114,12 @@ func drawState(rt *rapid.T) (state, lua.PlaceArgs) {
 		Candidates: []lua.Slots{{Backend: "b1", Slots: 3, Tag: tag}, {Backend: "b2", Slots: 3, Tag: lua.TagOf("b2")}}}
 	a.MU = rapid.Int64Range(0, 9000).Draw(rt, "mu")
 	a.OutputMU = rapid.Int64Range(0, a.MU).Draw(rt, "output")
-	a.Prompt = lua.Prompt{Tokens: 900, Save: rapid.Int64Range(0, 9).Draw(rt, "save"), Least: 200}
+	a.Prompt = lua.Prompt{Tokens: rapid.SampledFrom([]int64{900, 5000}).Draw(rt, "tokens"), Save: rapid.Int64Range(0, 9).Draw(rt, "save"), Least: 200}
 	for i := range rapid.IntRange(0, 3).Draw(rt, "prints") {
 		a.Prompt.Prints = append(a.Prompt.Prints, lua.Print{Name: fmt.Sprintf("f%d", i+1), Tokens: int64(150 + 300*i)})
+	}
+	if n := len(a.Prompt.Prints); n > 1 && rapid.Bool().Draw(rt, "answer") { // behind the first, and no longer than the last
+		a.Prompt.Prints[0].Tokens = rapid.Int64Range(150, a.Prompt.Prints[n-1].Tokens).Draw(rt, "warm")
 	}
 	two := map[string]string{"slots": "3", "capacity_mu": "1000", "backlog": "90000", "backlog_at": at(0)}
 	return state{":backend:b1": one, ":backend:b2": two, ":turns": turns, ":prefix:3:0": newer, ":prefix:2:0": older}, a

@@ -10,8 +10,8 @@
 -- ARGV[6]  bucket   of the fingerprints
 -- ARGV[7]  not      backend to avoid; "" = none
 -- ARGV[8]  f        number of fingerprints, 0 to 12
--- ARGV[9…]          fingerprint, prompt tokens up to it, …: f pairs, shortest first; then backend, slots, tag, … (at most 32)
---                   in ring order
+-- ARGV[9…]          fingerprint, prompt tokens warm where it is found, …: f pairs as in place.lua; then backend, slots, tag, …
+--                   (at most 32) in ring order
 --
 -- reply    now      ms
 --          mean     MU of a request of the pool

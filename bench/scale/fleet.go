@@ -32,13 +32,15 @@ func (s settings) fleet() {
 		s.state(f, "and engines read, idle: every 1 s")
 		f.engines.busy.Store(true)
 		s.state(f, "and engines read, busy: every 250 ms")
-		s.weigh(b, f.boards[0].store, "Fleet: what Redis holds of it", s.engines)
+		f.end()
+		s.weigh(b, b.store(f.redis.URL()), "Fleet: what Redis holds of it", s.engines)
 	})
 }
 
 // fleet is some replicas, none of which does anything yet, and engines that are well.
 type fleet struct {
-	ctx     context.Context // ends with the bench
+	ctx     context.Context
+	stop    context.CancelFunc
 	running *sync.WaitGroup
 	redis   *lab.RedisServer
 	engines *engines
@@ -48,21 +50,26 @@ type fleet struct {
 
 func (s settings) found(b *bench) *fleet {
 	f := &fleet{running: &sync.WaitGroup{}, redis: node(b), engines: startEngines(b), boards: make([]*board, s.replicas)}
-	var stop func()
-	f.ctx, stop = context.WithCancel(context.Background())
-	b.Cleanup(func() { stop(); f.running.Wait() })
+	f.ctx, f.stop = context.WithCancel(context.Background())
+	b.Cleanup(f.end)
 	f.cluster = s.cluster(b, f)
 	views := viewsOf(f.cluster.Pools())
 	for i := range f.boards {
 		r := newReplica(b, fmt.Sprintf("gateway-%03d", i), f.redis.URL(), func() []coordinator.PoolView { return views })
-		b.Cleanup(func() { stop(); f.running.Wait() }) // before its store goes
 		f.boards[i] = &board{replica: r, polls: map[string]int{}}
 	}
+	b.Cleanup(f.end) // before the stores go
 	b.must(world{}.policies(f.ctx, f.boards[0].store))
 	return f
 }
 
-// begin has every replica do something until the bench ends.
+// end stops the fleet; what it left in Redis stays.
+func (f *fleet) end() {
+	f.stop()
+	f.running.Wait()
+}
+
+// begin has every replica do something until the end.
 func (f *fleet) begin(do func(context.Context, *board)) {
 	for _, one := range f.boards {
 		f.running.Go(func() { do(f.ctx, one) })

@@ -8,6 +8,7 @@ local START = 200000 -- MU per second of a backend nobody knows anything of
 local WEIGHT = 0.1 -- of output in the score: with 0.05 a burst's p99 was a third higher, with 0.15 little changed (bench/replay)
 local NEAR, NEARLY = 0.01, 1.02 -- seconds, factor: scores this close to the smallest are equal
 local EASY = 0.05 -- seconds: the first in ring order is taken without a look at the others when its score is no more
+local LONG = 4096 -- tokens: a prompt of which a backend would have to compute so many goes where its KV cache has room for them
 local GUESS = 4 -- the rate is never corrected beyond this factor of the registered one
 
 -- pace sets the rate of b, and drains its backlog to now.
@@ -68,13 +69,24 @@ local function survey(list, w)
   return means > 0 and sum / means or w.mu
 end
 
+-- roomy: what b would have to compute of w fits into what its KV cache has free, as last read.
+local function roomy(b, w)
+  local new = w.tokens - (b.matched or 0)
+  return b.kv == 0 or new < LONG or new <= history(b).room * (1 - b.kv / 10000)
+end
+
 -- best is the first of list (usable, in ring order) that has a slot free, is not to be avoided, and whose score is as
--- good as the smallest.
+-- good as the smallest. Where a long prompt has room, those where it has none are left out.
 local function best(list, w, avoid)
-  local mean, smallest = survey(list, w), math.huge
+  local mean, smallest, room = survey(list, w), math.huge, false
   for i = 1, #list do
     local b = list[i]
     b.score = b.id ~= avoid and free(b) and score(b, w, mean)
+    if b.score and w.tokens >= LONG then room = roomy(b, w) or room end
+  end
+  for i = 1, #list do
+    local b = list[i]
+    if b.score and room and not roomy(b, w) then b.score = false end
     if b.score and b.score < smallest then smallest = b.score end
   end
   local equal = math.max(smallest + NEAR, smallest * NEARLY)
@@ -88,7 +100,7 @@ local function near(b, w)
   if b.external > 0 or b.capacity == 0 and b.rate == 0 then return false end
   pace(b)
   b.score = score(b, w, 0)
-  return b.score <= EASY
+  return b.score <= EASY and roomy(b, w)
 end
 
 -- claim plans the lease of w on b.

@@ -88,6 +88,36 @@ func TestScoreDecides(t *testing.T) {
 	}
 }
 
+// A long prompt goes where the engine has room for it, whatever the ring and small differences say; one that fits nowhere
+// goes by the score.
+func TestScoreLongPromptsGoWhereRoomIs(t *testing.T) {
+	t.Parallel()
+	far := int64(1) << 45
+	for _, c := range []struct {
+		name   string
+		b1, b2 []any
+		tokens int64
+		want   string
+	}{
+		{"b1 has 7,200 tokens left", []any{"kv", 9400, "kv_tokens", 120_000}, []any{"kv", 1000, "kv_tokens", 120_000, "backlog", 2_000_000}, 100_000, "b2"},
+		{"short enough", []any{"kv", 9400, "kv_tokens", 120_000}, []any{"kv", 1000, "kv_tokens", 120_000, "backlog", 2_000_000}, 7_000, "b1"},
+		{"fits nowhere", []any{"kv", 9400, "kv_tokens", 120_000}, []any{"kv", 1000, "kv_tokens", 90_000}, 100_000, "b1"},
+		{"b2 is full", []any{"kv", 9400, "kv_tokens", 120_000}, []any{"kv", 1000, "held", 8}, 100_000, "b1"},
+		{"fast, so that the first in ring order is easy", []any{"kv", 9400, "kv_tokens", 60_000, "capacity_mu", 100_000_000}, []any{"kv", 1000}, 5_000, "b2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			onBothPools(t, func(_ *testing.T, p *pool) {
+				p.set("b1", append([]any{"backlog_at", far, "read_at", far}, c.b1...)...)
+				p.set("b2", append([]any{"backlog_at", far, "read_at", far}, c.b2...)...)
+				a := heavy("01", c.tokens/100)
+				a.Prompt.Tokens = c.tokens
+				p.onPool(p.place(a), c.want)
+			})
+		})
+	}
+}
+
 func TestScoreBacklogDrainsByTheClock(t *testing.T) {
 	t.Parallel()
 	onBothPools(t, func(t *testing.T, p *pool) {

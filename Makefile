@@ -67,13 +67,16 @@ bench-litellm: bench-tools ## small requests beside the LiteLLM proxy, which it 
 	@.ci/litellm
 	go run ./bench/perf $(PERF) litellm
 
+bench-scale: tools ## what a request and a living fleet cost Redis (docs/scale.md): some minutes
+	go run ./bench/scale
+
 bench-plots: ## draw bench/plots from the last figures; installs matplotlib into .tools
 	@.ci/plots
 
 bench-go: tools ## the Go benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
-.PHONY: bench-small bench-big bench-stream bench-mem bench-redis bench-litellm bench-plots bench-go bench-tools
+.PHONY: bench-small bench-big bench-stream bench-mem bench-redis bench-litellm bench-scale bench-plots bench-go bench-tools
 bench-tools: tools
 	@.ci/tools-bench
 

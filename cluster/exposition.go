@@ -26,6 +26,8 @@ const (
 	// maxLine is the longest line that is looked at; a longer one is passed over.
 	maxLine   = 16 << 10
 	maxFigure = 1e15 // below it a float64 is exact
+	// maxRequests is what no engine runs or queues; who says more says nothing.
+	maxRequests = 1e6
 )
 
 var (
@@ -141,6 +143,9 @@ func (s *sums) add(line []byte) {
 	}
 	v, err := strconv.ParseFloat(string(rest), 64)
 	if err != nil || !(v >= 0 && v <= maxFigure) { // nor NaN
+		return
+	}
+	if (kind == seriesRunning || kind == seriesWaiting) && v > maxRequests {
 		return
 	}
 	s.lines[kind]++

@@ -186,7 +186,7 @@ func WouldRefuse(scopes []ScopeState, model string, tokens, holdNUSD int64) *Ref
 			for i, b := range s.Budgets {
 				if b.LimitNUSD >= 0 && holdNUSD > b.LeftNUSD() {
 					r := Refusal{For: "budget", Limit: b.LimitNUSD, Remaining: max(b.LeftNUSD(), 0)}
-					if end := s.BudgetEnds[i]; !end.IsZero() {
+					if end := s.BudgetEnds[i]; !end.IsZero() && holdNUSD <= b.LimitNUSD {
 						r.ResetMS = max(time.Until(end), 0).Milliseconds()
 					}
 					return &r

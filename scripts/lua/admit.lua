@@ -459,7 +459,8 @@ repeat
           if not end_of then name_of, end_of = calendar() end
           local ends = end_of(periods[j])
           verdict, who, limit, remaining = 11, owners[j], bound, left > 0 and left or 0
-          reset, lasting = ends and ends - now or 0, spent >= bound and 1 or 0
+          local fits = hold <= bound -- else a new period is too small as well
+          reset, lasting = fits and ends and ends - now or 0, spent >= bound and (fits or bound == 0) and 1 or 0
           break
         end
         if not room or left < room then room = left end

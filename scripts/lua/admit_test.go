@@ -328,6 +328,14 @@ func TestAdmitBudget(t *testing.T) {
 		if r = b.refused(11, "key", hold(1)); !r.Lasting {
 			b.Fatalf("spent at the limit is not lasting: %+v", r)
 		}
+		if r = b.refused(11, "key", hold(1000001)); r.ResetMS != 0 || r.Lasting { // a smaller one may pass in a new period
+			b.Fatalf("more than the whole budget: %+v", r)
+		}
+		b.hset(":key:k1", "budget_usd", "0")
+		if r = b.refused(11, "key", hold(1)); r.ResetMS != 0 || !r.Lasting {
+			b.Fatalf("a budget of 0: %+v", r)
+		}
+		b.hset(":key:k1", "budget_usd", "0.001")
 		if ttl, _ := b.do("PEXPIRETIME", ":spend:key:k1:2076-11").AsInt64(); ttl/1000 != ends/1000+35*86400 { // the embedded store adds a few ms
 			b.Fatalf("expires at %d", ttl)
 		}

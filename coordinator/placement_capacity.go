@@ -137,11 +137,12 @@ func (p *Placement) measured(ctx context.Context, v PoolView, flow *pipeline.Han
 		if _, err := fmt.Sscan(text, &offered, &served, &mu, &n); err != nil {
 			continue // of a replica of another version
 		}
-		c.OfferedMU += offered / 1000
-		c.ServedMU += served / 1000
-		c.WaitingMU += mu / 1000
+		c.OfferedMU += offered
+		c.ServedMU += served
+		c.WaitingMU += mu
 		c.Waiting += n
 	}
+	c.OfferedMU, c.ServedMU, c.WaitingMU = c.OfferedMU/1000, c.ServedMU/1000, c.WaitingMU/1000 // thousandths are whole: no 2.7199999999999998
 	for i, h := range engines {
 		if values, err := h.Wait(ctx); err == nil { // a record that cannot be read is left out, as placement does
 			c.Engines = append(c.Engines, engineState(v.Backends[i], values, r.NowMS))

@@ -101,6 +101,10 @@ func TestAnswers(t *testing.T) { // I10
 			}
 		}
 	}
+	both := `{"model":"m","messages":[{},{"role":"assistant"},{},{},{"role":"assistant"},{}],"input":[{}]}`
+	if b := mustScan(t, both, scan.Chat); b.Answers != [4]bool{false, false, true, false} || b.MessageEnds[0] > b.MessageEnds[3] {
+		t.Errorf("beside an input: %v at %v", b.Answers, b.MessageEnds)
+	}
 	for _, broken := range []string{`{"role"`, `{"role":`, `{"role":}`, `{"role":"assistant`, `{"role":"assistant"`, `{"role":x}`} {
 		if _, fault := scan.Scan([]byte(`{"model":"m","messages":[`+broken), scan.Chat); fault == nil {
 			t.Errorf("%s is accepted", broken)

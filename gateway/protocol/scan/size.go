@@ -50,14 +50,15 @@ func (s *scanner) endMessage(author int) {
 // orderEnds sorts the last ends, and looks whose messages they are.
 func (s *scanner) orderEnds() {
 	o := &s.out
-	ring, authors := o.MessageEnds, s.authors
+	ring := o.MessageEnds
 	for k := range min(o.Messages, len(ring)) {
 		at := k
 		if o.Messages > len(ring) { // the oldest first
 			at = (o.Messages + k) % len(ring)
 		}
 		o.MessageEnds[k] = ring[at]
-		o.Answers[k] = authors[at] == theModel || authors[at] > 0 && s.says(authors[at], "assistant")
+		author := s.authors[at]
+		o.Answers[k] = author == theModel || author > 0 && s.says(author, "assistant")
 	}
 }
 
@@ -254,7 +255,9 @@ func (s *scanner) input() {
 			s.item()
 		}
 	}
-	s.orderEnds()
+	if s.out.Route == Responses {
+		s.orderEnds()
+	}
 }
 
 func (s *scanner) tokens() {

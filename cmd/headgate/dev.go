@@ -230,7 +230,7 @@ func (i *instance) welcome(ctx context.Context) error {
   url    %s/v1
   key    %s
   redis  %s
-  admin  http://%s  (/readyz, /metrics)
+  admin  http://%s  (/readyz, /metrics, /capacity)
 
   %s
   %s

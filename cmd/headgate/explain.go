@@ -163,6 +163,9 @@ func (e *explainCommand) thought(ctx context.Context, store *pipeline.Store) (x 
 		x.would = &coordinator.Refusal{For: "price"}
 	}
 	if model.Pool == "" {
+		if x.would == nil || x.would.For == "price" {
+			x.would = &coordinator.Refusal{For: "model"}
+		}
 		return x, nil
 	}
 	u := model.UnitsOrDefault()

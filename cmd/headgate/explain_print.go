@@ -42,7 +42,7 @@ func (x explained) verdict() (state, text string) {
 
 // hints say what codes that are no policy's mean.
 var hints = map[string]string{
-	"queue_full":        ": no slot came free in HG_QUEUE_WAIT, or HG_QUEUE_LIMIT requests were waiting",
+	"queue_full":        ": no slot came free in HG_QUEUE_WAIT, HG_QUEUE_LIMIT requests were waiting, or the engine said 503",
 	"no_backend":        ": no backend of the pool could take it, now or later",
 	"redis_unavailable": ": Redis could not be asked",
 	"invalid_api_key":   ": no key, or an unknown one",
@@ -69,6 +69,8 @@ func refusalText(r coordinator.Refusal) string {
 		return fmt.Sprintf("%s: budget of %s USD, %s left, and it may cost more%s", by, usd(r.Limit), usd(r.Remaining), again)
 	case "models":
 		return by + ": its list of models does not have this one"
+	case "model":
+		return "the gateway" + hints["model_not_found"]
 	case "price":
 		return "its model, which has no price, under a budget"
 	case "expires_at":

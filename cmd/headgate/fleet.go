@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -77,6 +78,9 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 
 	name := replicaName(cfg.ReplicaID)
 	r.name = name
+	if err := writable(cfg.SpoolDir); err != nil {
+		log.Warn().Err(err).Msg("HG_SPOOL_DIR cannot be written: settlements that redis does not acknowledge wait in memory only, and are lost with this process")
+	}
 	r.ledger = coordinator.NewLedger(coordinator.LedgerConfig{Replica: name, Store: r.store, Pipeline: r.pipeline, SpoolDir: cfg.SpoolDir,
 		Serve: cfg.OnRedisDown == config.Serve, Replicas: func() int { return r.placement.Replicas() }, Log: log})
 	r.placement = coordinator.NewPlacement(coordinator.PlacementConfig{
@@ -222,4 +226,16 @@ func replicaName(id string) string {
 	var nonce [4]byte
 	rand.Read(nonce[:])
 	return id[:min(len(id), 55)] + "-" + hex.EncodeToString(nonce[:])
+}
+
+// writable makes the directory and a file in it.
+func writable(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "try-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }

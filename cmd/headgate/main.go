@@ -183,7 +183,7 @@ func asGroup(c *cobra.Command) {
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
-			return usagef("want %s", c.UseLine())
+			return usagef("want %s", strings.ReplaceAll(c.UseLine(), "\n", ", or"))
 		}
 		return nil
 	}

@@ -172,3 +172,20 @@ func TestEndedContextEndsACommand(t *testing.T) {
 		t.Fatalf("%d %s", status, diag.String())
 	}
 }
+
+func TestWritable(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := writable(dir + "/a/b"); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir + "/a/b"); err != nil || len(left) > 0 {
+		t.Error(left, err)
+	}
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if writable(dir+"/file") == nil || writable(dir+"/file/below") == nil {
+		t.Error("a file is no directory")
+	}
+}

@@ -48,7 +48,8 @@ A key may be named by its id, its name or its secret. A key made by hand needs t
 sk-<tenant>-<32 or more of A-Z a-z 0-9>; keys import takes keys of any form.`
 	}
 	return fmt.Sprintf(`A %s is a plain Redis hash, %s, in the Redis of HG_REDIS_URL. Changes act on the next request, also
-those made with redis-cli. Fields that may be set: %s.
+those made with redis-cli. Fields that may be set: %s
+(budget, as 50/month, stands for budget_usd, period and budgets).
 An absent limit limits nothing; 0 allows nothing.%s`, kind, where, strings.Join(coordinator.FieldNames(kind), ", "), more)
 }
 

@@ -43,6 +43,9 @@ func (s surroundings) status() *cobra.Command {
 queues; backends with their slots, what others run there, the use of the KV cache, cool-downs and the prompt work that lies before
 them; and tenants with open reservations. It changes nothing.
 
+SLOTS HELD and WAITING of a replica are its own requests; OTHERS are requests the fleet did not send; BACKLOG is the time that the prompt work
+before a backend takes; MU/S is its speed in model units (-: not known yet, 200 is taken); READ is when a replica last read it.
+
 A backend's state: ok, full (no slot free), kv_cache_full (above 95 %), cooling_down, draining, unreadable (its record).`
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := l.config()
@@ -138,9 +141,9 @@ func printStatus(out io.Writer, r redisStatus, s coordinator.Status) error {
 
 func redisText(r redisStatus) string {
 	if r.Version == "" {
-		return "says nothing of itself"
+		return "says nothing of itself (no version: the store of headgate dev, or INFO is not allowed)"
 	}
-	limit := "no limit"
+	limit := "without a limit"
 	if r.MaxBytes > 0 {
 		limit = fmt.Sprintf("of %s MiB (%d %%)", thousands(r.MaxBytes>>20), 100*r.UsedBytes/r.MaxBytes)
 	}

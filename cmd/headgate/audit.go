@@ -84,11 +84,7 @@ func (l *lookCommand) someBooks(ctx context.Context, store *pipeline.Store, tena
 			return nil
 		}
 	}
-	there, err := store.Do(ctx, "EXISTS", coordinator.TenantRoot(tenant))
-	if err != nil {
-		return err
-	}
-	if n, err := there.AsInt64(); err != nil || n > 0 {
+	if there, err := tenantThere(ctx, store, tenant); err != nil || there {
 		return err
 	}
 	return fmt.Errorf("tenant %q: not found, and it has no counters and no records", tenant)
@@ -100,9 +96,12 @@ func (l *lookCommand) printAudit(all []coordinator.TenantAudit) error {
 	}
 	w := tabwriter.NewWriter(l.stdout, 0, 0, 2, ' ', 0)
 	for _, t := range all {
-		verdict := "agree"
+		verdict, differ := "agree", "do not agree: "
+		if t.Counters == 1 {
+			verdict, differ = "agrees", "does not agree: "
+		}
 		if n := int64(len(t.Differences)) + t.More; n > 0 {
-			verdict = "do not agree: " + some(n, "difference")
+			verdict = differ + some(n, "difference")
 		}
 		fmt.Fprintf(w, "%s: %s, %s USD; %s %s\n", printable(orName(t.Tenant, "no tenant")), some(t.Records, "charged request"), usd(t.CostNUSD), some(t.Counters, "counter"), verdict)
 		for _, d := range t.Differences {

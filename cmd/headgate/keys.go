@@ -22,7 +22,7 @@ func (r *recordCommand) rotate() *cobra.Command {
 		"  headgate keys rotate ci --tenant acme --grace 24h\n  headgate keys rotate key_01J8… --grace 0s --json")
 	c.Long = `Makes a new key with the id, name and policy of the old one: the two share every limit and budget. The old one works on for the
 grace time (0s: it is refused from the next request on); what is set on or deleted from the id later concerns both.`
-	c.Flags().DurationVar(&grace, "grace", grace, "how long the old key works on")
+	c.Flags().DurationVar(&grace, "grace", grace, "how long the old key works on, as 24h, 90m or 720h")
 	c.Args = arguments(1, 1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return r.withDirectory(c.Context(), func(ctx context.Context, d *coordinator.Directory) error {
@@ -52,7 +52,7 @@ func (r *recordCommand) importKeys() *cobra.Command {
 		"  headgate keys import --from keys.jsonl --tenant acme\n  headgate keys import --from - < keys.jsonl")
 	c.Long = `Reads one JSON object per line: "key" (any text, also sk-proj-…), "tenant" (or --tenant for all), and what keys create takes: id, name,
 team, user, rpm, tpm, parallel, budget ("50/month", or a list), models, priority, tags, isolate_prefix, disabled,
-expires_at, created_at. Clients go on with the keys they have. Nothing is written when any line is at fault; a key that is
+expires_at, created_at. Clients go on with the keys they have. Nothing is written when any line is at fault (an empty line is not counted as a key); a key that is
 there already is left as it is. The keys themselves are stored nowhere and printed nowhere.`
 	c.Flags().StringVar(&from, "from", "", "file to read; - is standard input")
 	c.Args = arguments(0, 0)
@@ -87,7 +87,7 @@ func (r *recordCommand) tellImported(done []coordinator.Imported, err error) err
 		}
 	}
 	if err == nil || len(done) > 0 {
-		fmt.Fprintf(r.stderr, "%d keys imported, %d were there already\n", len(done)-there, there)
+		fmt.Fprintf(r.stderr, "%s imported, %d there already\n", some(int64(len(done)-there), "key"), there)
 	}
 	return err
 }

@@ -62,6 +62,15 @@ func tenantNames(ctx context.Context, store *pipeline.Store, asked string) ([]st
 	return names, nil
 }
 
+func tenantThere(ctx context.Context, store *pipeline.Store, tenant string) (bool, error) {
+	there, err := store.Do(ctx, "EXISTS", coordinator.TenantRoot(tenant))
+	if err != nil {
+		return false, err
+	}
+	n, err := there.AsInt64()
+	return n > 0, err
+}
+
 // openLogs opens the usage logs that were given; - is standard input, once.
 func (l *lookCommand) openLogs() (logs []coordinator.UsageLog, end func(), err error) {
 	var files []*os.File

@@ -252,6 +252,9 @@ func (l *looked) sums() {
 	l.says("usage --tenant acme --by tag --tag red --model qwen-7b --end-user u:1", `^red +4 `)
 	l.says("usage --tenant acme --since 2020-01-01 --until 2020-02-01 --by model", `^total +0 `)
 	l.says("usage --by outcome --usage-log "+l.log, `^ok +3 `, `^rejected +1 `, `^total +5 `)
+	if status, _, diag := headgate(t, l.env, "usage", "--tenant", "acmee"); status != 0 || diag != "warning: tenant \"acmee\": not found\n" {
+		t.Errorf("a tenant typed wrong: %d %s", status, diag)
+	}
 	torn := filepath.Join(t.TempDir(), "torn.jsonl")
 	text, err := os.ReadFile(l.log)
 	if err = errors.Join(err, os.WriteFile(torn, append(text, `{"time":"2026-`...), 0o600)); err != nil {

@@ -128,10 +128,10 @@ func TestKeysAreTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, diag := headgate(t, env, "keys", "import", "--from", file)
-	if status != 0 || out != "" || !strings.HasSuffix(diag, "2 keys imported, 0 were there already\n") || strings.Contains(diag, "sk-") {
+	if status != 0 || out != "" || !strings.HasSuffix(diag, "2 keys imported, 0 there already\n") || strings.Contains(diag, "sk-") {
 		t.Fatalf("%d %s%s", status, out, diag)
 	}
-	if _, _, diag := headgate(t, env, "keys", "import", "--from", file); !strings.HasSuffix(diag, "0 keys imported, 2 were there already\n") {
+	if _, _, diag := headgate(t, env, "keys", "import", "--from", file); !strings.HasSuffix(diag, "0 keys imported, 2 there already\n") {
 		t.Fatalf("again: %s", diag)
 	}
 	var made struct{ ID, Key string }

@@ -101,6 +101,13 @@ func (u *usageCommand) answer(ctx context.Context, q coordinator.UsageQuery) err
 		fmt.Fprintf(u.stderr, "warning: the usage stream of %s begins at %s: what is older is not in the sums (give the usage logs)\n", tenant,
 			coordinator.FormatTime(short[tenant]))
 	}
+	if u.tenant != "" {
+		if there, err := tenantThere(ctx, q.Store, u.tenant); err != nil {
+			return err
+		} else if !there {
+			fmt.Fprintf(u.stderr, "warning: tenant %q: not found\n", u.tenant)
+		}
+	}
 	counters := make([][]coordinator.Spent, len(entries))
 	for i, e := range entries {
 		if counters[i], err = d.Spent(ctx, e); err != nil {

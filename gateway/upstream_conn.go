@@ -14,6 +14,13 @@ const (
 	engineStallBody = 16 << 10
 	// engineStallCheck is how long a blocked write waits before it looks whether the engine has already answered.
 	engineStallCheck = 100 * time.Millisecond
+	// engineVanished is how long an engine's machine may acknowledge nothing, neither what was sent nor the probes of a
+	// quiet connection: then it is gone, and the connection dead. Its kernel answers also for a busy or hung engine.
+	engineVanished = 4 * time.Second
+	// engineVanishedBody is the same after a large body, as the kernel counts alike the time in which a busy engine does not read.
+	engineVanishedBody = 10 * time.Second
+	engineProbeAfter   = 2 * time.Second // of quiet
+	engineProbeEvery   = time.Second
 )
 
 // engineKey tells which connections are interchangeable.
@@ -53,7 +60,7 @@ type engineConn struct {
 
 // dialEngine connects within ctx, TLS included.
 func dialEngine(ctx context.Context, key engineKey, cfg *tls.Config) (*engineConn, error) {
-	var d net.Dialer
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: engineProbeAfter, Interval: engineProbeEvery, Count: 3}}
 	nc, err := d.DialContext(ctx, "tcp", key.addr)
 	if err != nil {
 		return nil, err
@@ -99,11 +106,21 @@ func (w *engineWire) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// patienceFor sets how long the other side may acknowledge nothing.
+func (c *engineConn) patienceFor(call *upstreamCall) {
+	if call.BodyLen > engineStallBody {
+		c.sock.giveUpAfter(engineVanishedBody)
+	} else {
+		c.sock.giveUpAfter(engineVanished)
+	}
+}
+
 // send writes the request and returns how many of its bytes the kernel took. A short count without an error means
 // that the engine said something before it had everything.
 func (c *engineConn) send(q *engineRequest, call *upstreamCall) (sent int64, err error) {
 	c.mark = c.written
 	c.setReadBy(call.HeadBy)
+	c.patienceFor(call)
 	parts := q.buffers(call)
 	mayStall := call.BodyLen > engineStallBody && c.tls == nil // a timed-out write would ruin the TLS state
 	if !mayStall {

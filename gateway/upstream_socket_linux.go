@@ -3,6 +3,7 @@ package gateway
 import (
 	"net"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,12 +26,25 @@ type engineSocket struct {
 	state    engineSocketState
 	ackedSum int64
 	ackedOK  bool
+	patience time.Duration // as set; 0 = the kernel's, a quarter of an hour
 }
 
 func (s *engineSocket) open(c *net.TCPConn) (err error) {
 	s.raw, err = c.SyscallConn()
 	s.lookFn, s.ackedFn = s.lookAt, s.ackedAt
 	return err
+}
+
+// giveUpAfter has the kernel end the connection when the other side acknowledged nothing for so long. A kernel that cannot is
+// as patient as before.
+func (s *engineSocket) giveUpAfter(d time.Duration) {
+	if s.patience == d {
+		return
+	}
+	s.patience = d
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	})
 }
 
 // look peeks without blocking: one system call, no deadline involved.

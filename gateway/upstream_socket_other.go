@@ -2,7 +2,10 @@
 
 package gateway
 
-import "net"
+import (
+	"net"
+	"time"
+)
 
 type engineSocketState uint8
 
@@ -16,5 +19,6 @@ const (
 type engineSocket struct{}
 
 func (s *engineSocket) open(*net.TCPConn) error      { return nil }
+func (s *engineSocket) giveUpAfter(time.Duration)    {}
 func (s *engineSocket) look() engineSocketState      { return engineQuiet }
 func (s *engineSocket) acked() (n int64, known bool) { return 0, false }

@@ -28,6 +28,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		coarseSleeps()
+	}
 	asked, hurry := untilSignals()
 	os.Exit(surroundings{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, hurry: hurry}.run(asked, os.Args[1:]))
 }

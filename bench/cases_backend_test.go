@@ -424,7 +424,7 @@ func TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel(t *testing.T) {
 	lines := l.lines(len(sent))
 	home := map[string]string{} // by prompt, before B1 went away
 	for _, s := range sent {
-		if s.at.Before(at(4)) {
+		if s.at.Before(at(5)) {
 			home[promptIn(s.body)] = lines[s.id].Backend
 		}
 	}

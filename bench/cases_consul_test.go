@@ -247,8 +247,8 @@ func TestCON2_WithoutConsulTheLastKnownBackendsStay(t *testing.T) {
 	must(t, consul.Refuse(true))
 
 	time.Sleep(time.Until(away.Add(20 * second)))
-	died := time.Now()
 	must(t, l.b[0].Refuse(true))
+	died := time.Now()
 	for _, r := range first {
 		lab.Eventually(t, patience, func() bool { return l.healthy(r) == 1 }, "%s leaves B1 out", r.Name)
 	}

@@ -25,7 +25,8 @@ func ClusterReplicated(t testing.TB, primaries int, nodeTimeout time.Duration) *
 func (c *RedisCluster) WaitFailover(i int) {
 	c.t.Helper()
 	old, heir := c.Nodes[i], c.Replicas[i]
-	if err := within(startTimeout, func() error { return leads(heir) }); err != nil {
+	// A replica whose vote comes before the others have missed the primary is denied, and asks again after four node timeouts.
+	if err := within(2*startTimeout, func() error { return leads(heir) }); err != nil {
 		c.t.Fatalf("lab: the replica of node %d does not take over: %v; it says\n%s", i, err, heir.proc.output())
 	}
 	c.Nodes[i], c.Replicas[i] = heir, old

@@ -51,7 +51,9 @@ func TestReloadKeepsWhatRuns(t *testing.T) {
 	}
 	write("models: [")
 	_ = syscall.Kill(r.PID(), syscall.SIGHUP)
-	lab.Eventually(t, 20*time.Second, func() bool { return strings.Contains(r.Output(), "catalogue") && strings.Contains(r.Output(), `"level":"error"`) }, "a broken file is complained of")
+	lab.Eventually(t, 20*time.Second, func() bool {
+		return strings.Contains(r.Output(), "catalogue") && strings.Contains(r.Output(), `"level":"error"`)
+	}, "a broken file is complained of")
 	for range streams {
 		if a := <-answers; a.Status != 200 || !strings.HasSuffix(a.Body, "data: [DONE]\n\n") {
 			t.Errorf("%d %.200s", a.Status, a.Body)

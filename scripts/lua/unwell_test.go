@@ -29,8 +29,10 @@ func TestUnwellTakesBothReaders(t *testing.T) {
 		waits := on(ask("02", 1), "b1")
 		waits.Not = "=b1"
 		p.state(p.place(waits), lua.PlaceQueued)
-		if !p.found("r2", true) || !p.found("r2", true) {
-			t.Fatal("both readers did not")
+		for range 2 { // the second time it is known
+			if !p.found("r2", true) {
+				t.Fatal("both readers did not")
+			}
 		}
 		p.onPool(p.place(ask("03", 1)), "b2")
 		p.release("a", "01", 1)

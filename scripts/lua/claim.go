@@ -22,9 +22,16 @@ type Claim struct {
 
 // ParseClaim takes a claim apart.
 func ParseClaim(text string) (Claim, error) {
-	f := strings.SplitN(text, " ", 15)
-	if len(f) != 14 || len(f[0]) != 1 {
-		return Claim{}, fmt.Errorf("claim of %d fields", len(f))
+	var f [14]string // on the stack: every request has its claim taken apart several times
+	rest, more := text, true
+	for i := range f {
+		if !more {
+			return Claim{}, fmt.Errorf("claim of %d fields", i)
+		}
+		f[i], rest, more = strings.Cut(rest, " ")
+	}
+	if more || len(f[0]) != 1 {
+		return Claim{}, fmt.Errorf("claim of %d fields or more", len(f))
 	}
 	var n [6]int64
 	for i, at := range [6]int{2, 3, 4, 5, 8, 9} {

@@ -1,6 +1,8 @@
 package lua
 
 import (
+	"unsafe"
+
 	"github.com/headgate/headgate/pipeline"
 	"github.com/redis/rueidis"
 )
@@ -13,7 +15,7 @@ type SettleArgs struct {
 	Keep                       bool   // the request stays counted
 	Prompt, Cached, Completion int64  // tokens; Cached is part of Prompt
 	CostNUSD                   int64
-	Record                     []byte // one JSON object; empty: none
+	Record                     []byte // one JSON object; empty: none. Never written to again: it is sent as it lies
 	Never                      bool   // never admitted: Claim was written by the replica, Redis could not be asked
 	Learn                      Sample // zero: nothing is learned
 
@@ -54,6 +56,9 @@ func Settle(b *pipeline.Batch, s *pipeline.Store, root string, a SettleArgs) *pi
 		})
 }
 
+// textOf is bytes that nobody writes to any more as a text, without a copy.
+func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
 func (a SettleArgs) argv() []string {
 	learn := a.Learn.PromptBytes
 	if a.Prompt <= 0 {
@@ -64,7 +69,7 @@ func (a SettleArgs) argv() []string {
 		now = decimal(a.nowMS)
 	}
 	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), decimal(a.Prompt), decimal(a.Cached), decimal(a.Completion),
-		decimal(a.CostNUSD), string(a.Record), flag(a.Never), decimal(learn), a.Learn.Model, decimal(max(a.Learn.Choices, 1)))
+		decimal(a.CostNUSD), textOf(a.Record), flag(a.Never), decimal(learn), a.Learn.Model, decimal(max(a.Learn.Choices, 1)))
 	c, err := ParseClaim(a.Claim)
 	if err != nil || c.Tops != "-" || a.apart {
 		return append(args, "", "", now)

@@ -140,7 +140,7 @@ type run struct {
 func (m *meter) measure(s shape) string {
 	var plain, delayed []run
 	var before, after float64
-	for range 6 {
+	for range 12 {
 		plain, delayed = append(plain, m.once(s, 0)), append(delayed, m.once(s, meterDelay))
 		before = trips(plain, delayed, func(r run) time.Duration { return r.lead })
 		after = trips(plain, delayed, func(r run) time.Duration { return r.lag })

@@ -92,7 +92,7 @@ func newWorld(t *testing.T, s setup) *world {
 		})
 	}
 	starting.Wait()
-	o := fleet.Options{Replicas: s.replicas, Redis: w.db.URL(), Consul: w.consul.Addr, Catalogue: prices, Env: s.env, Under: s.under}
+	o := fleet.Options{Replicas: s.replicas, Redis: w.db.URL(), Consul: w.consul.Addr, Catalogue: prices, Env: append([]string{"HG_REDIS_TIMEOUT=450ms"}, s.env...), Under: s.under}
 	if s.relayed {
 		o.Each = w.throughRelays
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -77,6 +78,8 @@ func load1() string {
 // bind puts this process on a processor, and with it everything it starts but what is bound elsewhere. It begins the
 // program anew, so that no thread is left where it was.
 func bind(core int) error {
+	runtime.LockOSThread() // an affinity is a thread's, and only the thread that begins the program anew hands its own on
+	defer runtime.UnlockOSThread()
 	var want, have [128]byte
 	want[core/8] = 1 << (core % 8)
 	if _, _, e := syscall.RawSyscall(syscall.SYS_SCHED_GETAFFINITY, 0, uintptr(len(have)), uintptr(unsafe.Pointer(&have))); e != 0 {

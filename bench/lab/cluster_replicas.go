@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,39 @@ func ClusterReplicated(t testing.TB, primaries int, nodeTimeout time.Duration) *
 	for i := range c.Nodes {
 		Succeeds(t, startTimeout, func() error { return follows(c.Replicas[i], c.Nodes[i]) }, "replica %d is in step", i)
 	}
+	Succeeds(t, startTimeout, c.electable, "every node knows whose replicas there are, and of what slots")
 	return c
+}
+
+// electable is nil when a failover can be voted on: a replica that has not heard of its primary's slots never stands for
+// election, and nobody votes for one he takes for something else.
+func (c *RedisCluster) electable() error {
+	ids := make([]string, len(c.Nodes))
+	for i, n := range c.Nodes {
+		id, err := ask(n.Addr, "CLUSTER", "MYID")
+		if err != nil {
+			return err
+		}
+		ids[i] = id
+	}
+	for _, n := range append(slices.Clone(c.Nodes), c.Replicas...) {
+		known, err := ask(n.Addr, "CLUSTER", "NODES")
+		if err != nil {
+			return err
+		}
+		for i := range c.Nodes {
+			first, last := slotRange(i, len(c.Nodes))
+			primary, replica := false, false
+			for line := range strings.Lines(known) {
+				primary = primary || strings.HasPrefix(line, ids[i]) && strings.Contains(line, fmt.Sprintf(" %d-%d", first, last))
+				replica = replica || strings.Contains(line, " "+c.Replicas[i].Addr+"@") && strings.Contains(line, "slave "+ids[i])
+			}
+			if !primary || !replica {
+				return fmt.Errorf("%s knows slots of primary %d: %v, and its replica: %v", n.Addr, i, primary, replica)
+			}
+		}
+	}
+	return nil
 }
 
 // WaitFailover returns when the replica of Nodes[i], which was killed or frozen, serves in its place, and every living node

@@ -31,8 +31,8 @@ vuln: ## known vulnerabilities in what headgate calls, where the database can be
 
 test: tools ## all tests with the race detector
 	go build ./...
-	@# -p, -parallel: most tests wait for processes and clocks, not for a processor. The replay runs in one goroutine.
-	go test -race -shuffle=on -p 3 -parallel 8 -timeout 10m $$(go list ./... | grep -v /bench/replay)
+	@# -parallel: most tests wait for processes and clocks, not for a processor. The replay runs in one goroutine.
+	go test -race -shuffle=on -p 2 -parallel 8 -timeout 10m $$(go list ./... | grep -v /bench/replay)
 	go test -shuffle=on ./bench/replay
 	cd bench/scanners && GOEXPERIMENT=jsonv2 go test ./judge
 

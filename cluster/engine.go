@@ -130,6 +130,11 @@ func (e *engine) pace() time.Duration {
 // lookedAt says whether other replicas look at the engine for this one.
 func (e *engine) lookedAt(byOthers bool) {
 	if e.others.Swap(byOthers) && !byOthers {
+		e.mu.Lock()
+		if e.tally.up { // that is old: one bad answer is enough now
+			e.tally.fails = failuresToLeave - 1
+		}
+		e.mu.Unlock()
 		e.hurry(0)
 	}
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // Client has no limit of connections and no compression of its own.
-var Client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true, IdleConnTimeout: 10 * time.Second}}
+// A request that never ends fails its test instead of holding it up.
+var Client = &http.Client{Timeout: 150 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true, IdleConnTimeout: 10 * time.Second}}
 
 // Answer is a whole answer.
 type Answer struct {

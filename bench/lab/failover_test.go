@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -41,6 +42,12 @@ func TestSentinelFailsOver(t *testing.T) {
 			t.Fatalf("the replica did not get it: %q", got)
 		}
 		want := s.CLI("GET", "k")
+		Succeeds(t, startTimeout, func() error {
+			if got, err := ask(s.Replica.Addr, "GET", "k"); err != nil || got != want {
+				return fmt.Errorf("%q %v", got, err)
+			}
+			return nil
+		}, "the replica has it")
 		stop(old)
 		s.WaitFailover()
 		if got := s.CLI("GET", "k"); s.Primary == old || s.Replica != old || got != want {

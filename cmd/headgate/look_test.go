@@ -69,6 +69,9 @@ func (l *looked) ask(ctx context.Context, label string, tokens int, stream bool)
 	r.Header.Set("X-Headgate-Tags", "red")
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
+		if ctx.Err() == nil {
+			l.t.Errorf("%s: %v", label, err)
+		}
 		return 0 // the test ended it
 	}
 	defer answer.Body.Close()

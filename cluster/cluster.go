@@ -14,6 +14,7 @@
 //	L8  With the board of health there, a backend is checked every second by two living replicas, and out of use for all when both find it unwell.
 //	L9  With the board away every replica checks every backend itself, and believes itself alone.
 //	L10 A backend on which no request was answered for a while is probed by one replica, and out of use for all while its probes fail.
+//	L11 What was out of use for all is used again, by each replica, after a good check of its own that began since.
 package cluster
 
 import (

@@ -18,9 +18,10 @@ type engine struct {
 
 	mu        sync.Mutex
 	spec      spec
-	placement int // counts the addresses the member has had
+	placement int // counts the addresses the member has had, and whatever else made earlier answers old
 	tally     tally
 	checked   bool    // at this address
+	doubted   bool    // the fleet no longer says that it is out of use; the next answer decides
 	listed    listing // the last one; nil = none yet
 	listAgain time.Time
 	story     story
@@ -55,7 +56,7 @@ func (e *engine) update(s spec) {
 		return
 	}
 	e.placement++
-	e.tally, e.checked, e.listed, e.listAgain = tally{}, false, nil, time.Time{}
+	e.tally, e.checked, e.doubted, e.listed, e.listAgain = tally{}, false, false, nil, time.Time{}
 	e.story.told = untold
 	e.state.up.Store(false)
 	e.state.out.Store(false)
@@ -116,12 +117,12 @@ func (e *engine) run(ctx context.Context, p prober, changed func()) {
 	}
 }
 
-// pace is the time between two checks. Whom others look at for this replica is
-// asked as often as it is asked for its models, for as long as all is well.
+// pace is the time between two checks. Whom others look at for this replica, and
+// find well, is asked as often as it is asked for its models.
 func (e *engine) pace() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.others.Load() && e.tally.up {
+	if e.others.Load() && e.tally.up && !e.doubted {
 		return listEvery
 	}
 	return checkEvery
@@ -131,11 +132,16 @@ func (e *engine) pace() time.Duration {
 func (e *engine) lookedAt(byOthers bool) {
 	if e.others.Swap(byOthers) && !byOthers {
 		e.mu.Lock()
-		if e.tally.up { // that is old: one bad answer is enough now
-			e.tally.fails = failuresToLeave - 1
-		}
+		e.oldLocked()
 		e.mu.Unlock()
 		e.hurry(0)
+	}
+}
+
+// oldLocked: the last good check is old, so one bad answer is enough now.
+func (e *engine) oldLocked() {
+	if e.tally.up {
+		e.tally.fails = failuresToLeave - 1
 	}
 }
 
@@ -147,17 +153,34 @@ func (e *engine) verdict() (place string, unwell, known bool) {
 	return e.spec.host, !e.tally.up, e.checked
 }
 
-// ruled says that the fleet has it out of use at a place, or not.
+// ruled says that the fleet has it out of use at a place, or does not say so. The
+// end of that may mean that a reader finds it well, that the readers are gone, or
+// that this replica hears nobody; its own last check may be half a minute old. So
+// it stays out of use until a check that begins now says how it is. // L11
 func (e *engine) ruled(place string, out bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	out = out && place == e.spec.host
-	if e.state.out.Swap(out) != out && e.tally.up {
-		line, text := e.story.log.Info(), "backend is used again: a reader finds it well"
-		if out {
-			line, text = e.story.log.Warn(), "backend out of use: its readers find it unwell"
+	switch was := e.state.out.Load(); {
+	case out && place == e.spec.host:
+		e.doubted = false
+		e.state.out.Store(true)
+		if !was && e.tally.up {
+			e.story.log.Warn().Str("backend", e.spec.id).Str("address", e.spec.addr).Msg("backend out of use: its readers find it unwell")
 		}
-		line.Str("backend", e.spec.id).Str("address", e.spec.addr).Msg(text)
+	case was && !e.doubted:
+		e.doubted = true
+		e.placement++
+		e.oldLocked()
+		e.hurry(0)
+	}
+}
+
+// decidedLocked ends what the fleet said, by this replica's own last check.
+func (e *engine) decidedLocked() {
+	e.doubted = false
+	e.state.out.Store(false)
+	if e.tally.up {
+		e.story.log.Info().Str("backend", e.spec.id).Str("address", e.spec.addr).Msg("backend is used again: it is found well")
 	}
 }
 
@@ -192,7 +215,7 @@ func (e *engine) file(placement int, result outcome, asked bool, listed listing)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if placement != e.placement {
-		return false // the answer of an address it no longer has
+		return false // the answer of an address it no longer has, or too old a one
 	}
 	changed := false
 	if asked && listed != nil && !maps.Equal(listed, e.listed) {
@@ -215,6 +238,9 @@ func (e *engine) file(placement int, result outcome, asked bool, listed listing)
 	}
 	if !e.tally.up {
 		e.state.up.Store(false)
+	}
+	if e.doubted && result != unasked {
+		e.decidedLocked()
 	}
 	e.story.health(e.spec, e.tally.up, result.reason(serves))
 	return changed || before != e.tally.up

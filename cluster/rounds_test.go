@@ -180,3 +180,69 @@ func TestHealthIsSharedByTwoReaders(t *testing.T) { // L8, L9
 	then := asked(third)
 	lab.Eventually(t, 30*time.Second, func() bool { return asked(third) >= then+3 }, "the third looks itself")
 }
+
+// TestWhatWasOutOfUseWaitsForACheckOfOnesOwn: a replica that relied on others knows nothing of its own when they fall
+// silent, so what it heard last counts until an engine answered it; an answer that was on its way before is too old.
+func TestWhatWasOutOfUseWaitsForACheckOfOnesOwn(t *testing.T) { // L11
+	t.Parallel()
+	for name, silent := range map[string]func(*healthBoard){
+		"the board is away":    func(b *healthBoard) { b.away.Store(true) },
+		"the readers are gone": func(b *healthBoard) { clear(b.found) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			board := &healthBoard{found: map[string]map[string]Finding{}}
+			c := New(Config{}, catalogue.NewStore(nil), quiet)
+			e := newEngine(spec{id: "b1", host: "h:1", addr: "h:1", models: []string{"m"}})
+			c.engines.Store("b1", e)
+			p := newPool("p", []*Backend{{ID: "b1", Pool: "p", Models: []string{"m"}, state: &e.state}}, nil)
+			c.current.Store(&view{pools: map[string]*Pool{"p": p}, sorted: []*Pool{p}})
+			r := rounds{cluster: c, board: seat{board, "other"}, share: share{replica: "other"}, told: map[meterKey]bool{}, heard: map[string]time.Time{}}
+			now := time.Now()
+			round := func() { now = now.Add(aloneAfter + 1); r.round(t.Context(), now) }
+			answers := func(placement int, o outcome) { e.file(placement, o, false, nil); e.publish() }
+			expect := func(usable bool, when string) {
+				t.Helper()
+				if p.Usable() != usable {
+					t.Fatalf("%s: usable is %v", when, !usable)
+				}
+			}
+			out := func() {
+				for _, reader := range []string{"r1", "r2"} {
+					finding := Finding{Backend: "b1", Place: "h:1", Readers: 2, Unwell: true}
+					board.away.Store(false)
+					_ = seat{board, reader}.Share(t.Context(), []Told{{"p", []Finding{finding}}})
+				}
+				round()
+				expect(false, "the readers find it unwell")
+			}
+			answers(0, good)
+			round()
+			expect(true, "well, by the readers")
+			out()
+
+			onItsWay := e.placement
+			silent(board)
+			round()
+			round()
+			expect(false, "nobody says anything any more")
+			if e.pace() != checkEvery {
+				t.Errorf("asked again only after %v", e.pace())
+			}
+			answers(onItsWay, good)
+			expect(false, "an answer from before")
+			answers(e.placement, unasked)
+			expect(false, "it could not be asked")
+			answers(e.placement, failed)
+			expect(false, "its first answer is a bad one")
+			answers(e.placement, good)
+			expect(true, "found well")
+
+			out()
+			silent(board)
+			round()
+			answers(e.placement, good)
+			expect(true, "its first answer is a good one")
+		})
+	}
+}

@@ -37,7 +37,7 @@ type pulse struct {
 	published map[string]BackendFacts // as acknowledged
 	next      int                     // where the turn through the backends goes on
 	recounted int                     // where the turn of recounts goes on
-	beats     int                     // answered
+	beats     int                     // answered, since Redis knows of this replica
 	differs   int                     // beats in a row in which Redis counted other leases than this replica
 	told      map[string]bool         // unreadable backends that were logged
 }
@@ -201,6 +201,9 @@ func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) 
 	}
 	p.compare(ctx, pool, r)
 	p.recount(ctx, beat.view, r)
+	if s.beats > 1 && p.forgotten(r) {
+		s.beats = 0
+	}
 	dead, due := s.watch.look(sighted{self: p.cfg.Replica, sent: sent, now: time.Now(), beats: r.Replicas}, p.cfg.times)
 	if pool == wholeFleet {
 		p.saw(&s.watch, time.Now())

@@ -6,10 +6,14 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/headgate/headgate/pipeline"
+	"github.com/headgate/headgate/scripts/lua"
 )
 
-// indexEvery is after how many beats the names are written again: the keys may have gone with a primary.
+// indexEvery is after how many beats the names are written again, also where nobody noticed that the keys have gone.
 const indexEvery = 60
+
+// fewReplicas is how many replicas an answer to a beat lists at least, if there are so many (FEW in beat.lua).
+const fewReplicas = 32
 
 // maxIndexed bounds one command.
 const maxIndexed = 1000
@@ -43,4 +47,10 @@ func (p *Placement) index(views []PoolView) {
 		}
 	})
 	post.Send()
+}
+
+// forgotten is true when Redis came back without what it knew of a pool: the answer to a beat that is not the first lists few
+// replicas and not this one. In a large fleet the first that beat there see it, which is enough: each writes all names.
+func (p *Placement) forgotten(r lua.BeatReply) bool {
+	return len(r.Replicas) < fewReplicas && !slices.ContainsFunc(r.Replicas, func(b lua.ReplicaBeat) bool { return b.Replica == p.cfg.Replica })
 }

@@ -11,6 +11,30 @@ import (
 	"github.com/headgate/headgate/coordinator"
 )
 
+// TestStatusKnowsTheFleetSoonAfterRedisForgotIt: the second beat after it wrote everything people look for again.
+func TestStatusKnowsTheFleetSoonAfterRedisForgotIt(t *testing.T) {
+	t.Parallel()
+	onBothSites(t, func(t *testing.T, s *site) {
+		ctx := context.Background()
+		p, other := s.replica("r1", 1), s.replica("r2", 1)
+		for range 3 {
+			p.BeatOnce(ctx)
+			other.BeatOnce(ctx)
+		}
+		if _, err := s.store.Do(ctx, "FLUSHALL", ""); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			other.BeatOnce(ctx)
+			p.BeatOnce(ctx)
+		}
+		lab.Eventually(t, 20*time.Second, func() bool { // the names go behind the beat
+			status, err := coordinator.ReadStatus(ctx, s.store)
+			return err == nil && len(status.Pools) == 1 && len(status.Pools[0].Backends) == 2 && len(status.Replicas) == 2
+		}, "still unknown")
+	})
+}
+
 // TestStatusSaysWhatThereIs: replicas by their beats, pools and backends found by the names the beats leave, and each state
 // of a backend, on Redis and on the store of dev.
 func TestStatusSaysWhatThereIs(t *testing.T) {

@@ -107,12 +107,7 @@ func TestTopologyOfCompose(t *testing.T) {
 // startEngine runs a compose service's command with this test's addresses in place of the service names.
 func startEngine(t *testing.T, name string, command []string, consul string) *exec.Cmd {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := lab.FreeAddr(t)
 	args := make([]string, len(command))
 	for i, a := range command {
 		args[i] = map[string]string{":8000": addr, "consul:8500": consul, name + ":8000": addr}[a]
@@ -136,12 +131,7 @@ func startBalancer(t *testing.T, f *fleet.Fleet) string {
 			t.Fatalf("%v: run `make tools`", err)
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := lab.FreeAddr(t)
 	conf := string(text)
 	replace := func(old, with string) {
 		if !strings.Contains(conf, old) {

@@ -22,7 +22,7 @@ type Options struct {
 	APIKey      string   // demanded as a bearer token on /v1 paths; "" = none
 	Seed        uint64   // shapes texts and output lengths
 	ServerName  string   // Server header; default "uvicorn"
-	Listen      string   // address for Start; default "127.0.0.1:0"
+	Listen      string   // address for Start; default a port of 127.0.0.1 that can be listened on again, see package ports
 }
 
 // Profile holds the constants of the step formula in milliseconds of real time.
@@ -55,9 +55,6 @@ func (o Options) withDefaults() (Options, Profile, error) {
 	}
 	if o.ServerName == "" {
 		o.ServerName = "uvicorn"
-	}
-	if o.Listen == "" {
-		o.Listen = "127.0.0.1:0"
 	}
 	if o.Speed == 0 {
 		o.Speed = 1

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/bench/ports"
 )
 
 // Server is an Engine with a port of its own.
@@ -33,7 +35,13 @@ func Start(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", e.opts.Listen)
+	addr := e.opts.Listen
+	if addr == "" {
+		if addr, err = ports.Addr(); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}

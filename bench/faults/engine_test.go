@@ -110,12 +110,7 @@ type engineProcess struct {
 
 func newEngine(t testing.TB, spec engineSpec) *engineProcess {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec.Listen = l.Addr().String()
-	l.Close()
+	spec.Listen = lab.FreeAddr(t)
 	spec.Log = filepath.Join(t.TempDir(), spec.ID+".log")
 	p := &engineProcess{engineSpec: spec, t: t}
 	p.start()

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -82,8 +81,8 @@ func (f *Fleet) Add() *Replica {
 	r := &Replica{
 		t:     f.t,
 		Name:  fmt.Sprintf("r%d", len(f.Replicas)+1),
-		URL:   "http://" + freeAddr(f.t),
-		Admin: "http://" + freeAddr(f.t),
+		URL:   "http://" + lab.FreeAddr(f.t),
+		Admin: "http://" + lab.FreeAddr(f.t),
 		usage: filepath.Join(f.t.TempDir(), "usage.jsonl"),
 	}
 	r.args = append(append([]string{}, f.command...), "serve")
@@ -274,16 +273,6 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	return path, nil
 })
-
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // buffer collects a process's output.
 type buffer struct {

@@ -47,7 +47,7 @@ const (
 // Relay starts a relay in front of target (host:port), optionally with a delay per direction (a round trip takes two).
 func Relay(t testing.TB, target string, delay ...time.Duration) *RelayServer {
 	t.Helper()
-	r, err := newRelay("127.0.0.1:0", target)
+	r, err := newRelay(loopback(freePort(t)), target)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+
+	"github.com/headgate/headgate/bench/ports"
 )
 
 //go:embed nginx.conf.tmpl litellm.yaml.tmpl *.lua
@@ -162,12 +164,11 @@ func place(dir, from, to string, with any) error {
 }
 
 func freeAddr() (netip.AddrPort, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	addr, err := ports.Addr()
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	defer l.Close()
-	return netip.ParseAddrPort(l.Addr().String())
+	return netip.ParseAddrPort(addr)
 }
 
 func hashOf(key string) string {

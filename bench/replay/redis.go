@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/headgate/headgate/bench/ports"
 	"github.com/headgate/headgate/pipeline"
 	"github.com/headgate/headgate/scripts/lua"
 	"github.com/rs/zerolog"
@@ -23,12 +23,10 @@ func startRedis() (url string, stop func(), err error) {
 			return "", nil, errors.New("redis-server is neither on PATH nor in .tools/bin: run `make tools`")
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := ports.Free()
 	if err != nil {
 		return "", nil, err
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
 	c := exec.Command(path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {

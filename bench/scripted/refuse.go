@@ -1,10 +1,12 @@
 package scripted
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"syscall"
+	"time"
 )
 
 // Refuse ends the server as kill -9 does, with all connections, and begins it anew. Meanwhile connections are refused, and
@@ -23,6 +25,10 @@ func (s *Server) Refuse(on bool) error {
 		}
 		var err error
 		s.bound, err = bind(s.Addr)
+		for end := time.Now().Add(time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // a process that is being started holds a copy of the listener until it has begun
+			s.bound, err = bind(s.Addr)
+		}
 		return err
 	}
 	defer func() { s.bound.Close(); s.bound = nil }()

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/bench/ports"
 )
 
 // Server is one scripted engine. It is safe for concurrent use.
@@ -46,7 +48,11 @@ type Server struct {
 // Start listens on a free port of 127.0.0.1 until the test ends. Without an Answer it answers J(10,3).
 func Start(t testing.TB, models ...string) *Server {
 	t.Helper()
-	return StartOn(t, "127.0.0.1:0", models...)
+	addr, err := ports.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return StartOn(t, addr, models...)
 }
 
 // StartOn is Start on an address.

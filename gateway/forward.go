@@ -201,7 +201,7 @@ func (r *request) afterFault(b *cluster.Backend, f *upstreamFault) attemptEnd {
 		r.blame(b, coordinator.FailedSilent)
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server did not begin to answer in time."))}
 	case upstreamFaultShort:
-		return attemptEnd{final, refusalOf(protocol.TooManyConnections())}
+		return attemptEnd{final, refusalOf(protocol.NoRoom("connection"))}
 	case upstreamFaultConnect, upstreamFaultConnectTimeout:
 		r.g.deps.Cluster.ReportFailure(b, cluster.ConnectFailed)
 		r.blame(b, coordinator.FailedConnect)
@@ -216,7 +216,7 @@ func (r *request) afterStatus(b *cluster.Backend, status int) attemptEnd {
 	r.g.deps.Log.Warn().Int("status", status).Str("backend", b.ID).Str("rid", r.record.RID).Msg("attempt failed")
 	switch status {
 	case 503:
-		return attemptEnd{failed, refusalOf(protocol.QueueFull())}
+		return attemptEnd{failed, refusalOf(protocol.StayedBusy())}
 	case 504:
 		return attemptEnd{final, refusalOf(protocol.Timeout("The model server reported a timeout."))}
 	}

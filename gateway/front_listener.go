@@ -83,7 +83,7 @@ func tellNoRoom(c *net.TCPConn) {
 	_ = c.SetDeadline(time.Now().Add(refusalTime))
 	_, _ = c.Read(make([]byte, 4<<10))
 	_ = c.SetDeadline(time.Now().Add(refusalTime))
-	if _, err := c.Write(appendRefusal(nil, protocol.TooManyConnections())); err != nil || c.CloseWrite() != nil {
+	if _, err := c.Write(appendRefusal(nil, protocol.NoRoom("connection"))); err != nil || c.CloseWrite() != nil {
 		return
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(c, refusalBytes))

@@ -110,7 +110,7 @@ func (r *request) queue() *refusal {
 	case errors.Is(err, coordinator.ErrPlaceAgain): // Redis lost the place in the queue, not the request
 		return r.placeAgain("")
 	}
-	return refusalOf(protocol.QueueFull()) // waited as long as may be
+	return refusalOf(protocol.StayedBusy())
 }
 
 // maxAffinity is how much of a prompt's beginning is looked at where it is not a message, in bytes: prompts that differ

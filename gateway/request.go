@@ -193,7 +193,7 @@ func (r *request) unreadable(err error, limit int64) *refusal {
 	case errors.Is(err, errTooLarge):
 		return refusalOf(protocol.BodyTooLarge(limit))
 	case errors.Is(err, errNoRoom):
-		return refusalOf(protocol.QueueFull())
+		return refusalOf(protocol.NoRoom("prompt"))
 	case errors.Is(err, errUnpack):
 		return refusalOf(protocol.InvalidJSON("The body does not unpack as its Content-Encoding says."))
 	case errors.As(err, &timeout) && timeout.Timeout():

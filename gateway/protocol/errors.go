@@ -161,14 +161,19 @@ func StreamTruncated() Error {
 	return streamTruncated.say("The model server broke the stream off before its end.", "")
 }
 
-// QueueFull is a pool whose queue takes no more, or a wait that was too long.
+// QueueFull is a pool whose queue takes no more.
 func QueueFull() Error {
 	return queueFull.say("All model servers are busy and the queue is full; try again shortly.", "")
 }
 
-// TooManyConnections is a replica that has no descriptor left for one more client.
-func TooManyConnections() Error {
-	return queueFull.say("This replica has no room for another connection; try again shortly.", "")
+// StayedBusy is a wait in the queue that was too long, or a model server that says it is full where no other is left.
+func StayedBusy() Error {
+	return queueFull.say("All model servers are busy and none came free in time; try again shortly.", "")
+}
+
+// NoRoom is a replica that can hold not one more of what, such as connections or prompts.
+func NoRoom(what string) Error {
+	return queueFull.say("This replica has no room for another "+what+"; try again shortly.", "")
 }
 
 // TooManyFields is a head with more than most fields.

@@ -34,6 +34,8 @@ var all = []struct {
 	{protocol.UpstreamError(), 502, "upstream_error", "upstream_error"},
 	{protocol.StreamTruncated(), 502, "upstream_error", "stream_truncated"},
 	{protocol.QueueFull(), 503, "unavailable", "queue_full"},
+	{protocol.StayedBusy(), 503, "unavailable", "queue_full"},
+	{protocol.NoRoom("x"), 503, "unavailable", "queue_full"},
 	{protocol.NoBackend("m"), 503, "unavailable", "no_backend"},
 	{protocol.RedisUnavailable(), 503, "unavailable", "redis_unavailable"},
 	{protocol.Shutdown(), 503, "unavailable", "shutdown"},

@@ -13,6 +13,7 @@ import (
 
 // Foreign is a key that was made elsewhere.
 type Foreign struct {
+	Line    int    // where it stands in its file: faults name it
 	Secret  string // any text a header field can carry
 	Tenant  string
 	ID      string // "": one is made
@@ -30,8 +31,8 @@ type Imported struct {
 var idForm = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
 
 // Import makes a record for each key and a line that says which tenant it belongs to, so that a key of any shape is
-// accepted as it stands. Nothing is written when any of them is at fault: the error names all faults by their number,
-// counted from 1, and quotes no secret. An import that was interrupted may be repeated.
+// accepted as it stands. Nothing is written when any of them is at fault: the error names all faults by their line
+// and quotes no secret. An import that was interrupted may be repeated.
 func (d *Directory) Import(ctx context.Context, keys []Foreign) ([]Imported, error) {
 	now, err := d.now(ctx)
 	if err != nil {
@@ -39,22 +40,22 @@ func (d *Directory) Import(ctx context.Context, keys []Foreign) ([]Imported, err
 	}
 	ready := make([]newKey, len(keys))
 	var faults []error
-	first := map[string]int{} // by hash, and by tenant and id
+	first := map[string]int{} // line by hash, and by tenant and id
 	for i, k := range keys {
 		var err error
 		if ready[i], err = k.prepare(now); err != nil {
-			faults = append(faults, fmt.Errorf("key %d: %w", i+1, err))
+			faults = append(faults, fmt.Errorf("line %d: %w", k.Line, err))
 			continue
 		}
 		for _, name := range []string{ready[i].hash, k.Tenant + "/" + k.ID} {
 			if before := first[name]; before > 0 && !strings.HasSuffix(name, "/") {
-				faults = append(faults, fmt.Errorf("key %d: the same key or id as key %d", i+1, before))
+				faults = append(faults, fmt.Errorf("line %d: the same key or id as in line %d", k.Line, before))
 				break
 			}
-			first[name] = i + 1
+			first[name] = k.Line
 		}
 		if err := d.vacant(ctx, k, ready[i].hash); errors.Is(err, ErrInvalid) {
-			faults = append(faults, fmt.Errorf("key %d: %w", i+1, err))
+			faults = append(faults, fmt.Errorf("line %d: %w", k.Line, err))
 		} else if err != nil {
 			return nil, err
 		}

@@ -155,7 +155,7 @@ func TestImport(t *testing.T) {
 		if e, err := d.Show(t.Context(), key("acme", "key-7")); err != nil || coordinator.FormatTime(e.CreatedAt()) != "2026-01-31T00:00:00.000Z" || e.Fields["team"] != "search" {
 			t.Fatalf("%v %v", e, err)
 		}
-		_, err := d.Import(t.Context(), []coordinator.Foreign{
+		faulty := []coordinator.Foreign{
 			{Secret: "good-one", Tenant: "acme"},
 			{Secret: "second", Tenant: "acme", Policy: coordinator.Changes{"rpm": "many"}},
 			{Secret: mine, Tenant: "umbrella"},
@@ -164,12 +164,16 @@ func TestImport(t *testing.T) {
 			{Secret: "good-one", Tenant: "acme"},
 			{Secret: "seventh", Tenant: "Acme"},
 			{Secret: "eighth", Tenant: "acme", Policy: coordinator.Changes{"expires_at": "2020-01-01"}},
-		})
+		}
+		for i := range faulty {
+			faulty[i].Line = 10 + i
+		}
+		_, err := d.Import(t.Context(), faulty)
 		if !errors.Is(err, coordinator.ErrInvalid) {
 			t.Fatal(err)
 		}
-		for _, want := range []string{`key 2: rpm "many"`, `key 3: the key belongs to tenant "acme"`, `key 4: id "key-7" is another key's`, "key 5: key: want",
-			"key 6: the same key or id as key 1", `key 7: tenant "Acme"`, `key 8: expires_at "2020-01-01": is in the past`} {
+		for _, want := range []string{`line 11: rpm "many"`, `line 12: the key belongs to tenant "acme"`, `line 13: id "key-7" is another key's`, "line 14: key: want",
+			"line 15: the same key or id as in line 10", `line 16: tenant "Acme"`, `line 17: expires_at "2020-01-01": is in the past`} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("no %q in %v", want, err)
 			}

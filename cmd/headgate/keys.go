@@ -52,7 +52,7 @@ func (r *recordCommand) importKeys() *cobra.Command {
 		"  headgate keys import --from keys.jsonl --tenant acme\n  headgate keys import --from - < keys.jsonl")
 	c.Long = `Reads one JSON object per line: "key" (any text, also sk-proj-…), "tenant" (or --tenant for all), and what keys create takes: id, name,
 team, user, rpm, tpm, parallel, budget ("50/month", or a list), models, priority, tags, isolate_prefix, disabled,
-expires_at, created_at. Clients go on with the keys they have. Nothing is written when any line is at fault (an empty line is not counted as a key); a key that is
+expires_at, created_at. Clients go on with the keys they have. Nothing is written when any line is at fault; a key that is
 there already is left as it is. The keys themselves are stored nowhere and printed nowhere.`
 	c.Flags().StringVar(&from, "from", "", "file to read; - is standard input")
 	c.Args = arguments(0, 0)
@@ -118,6 +118,7 @@ func (r *recordCommand) readForeign(from string) ([]coordinator.Foreign, error) 
 		if err != nil {
 			return nil, usagef("line %d: %w", n, err)
 		}
+		k.Line = n
 		keys = append(keys, k)
 	}
 	if err := lines.Err(); err != nil {

@@ -152,8 +152,8 @@ func TestKeysAreTakenOver(t *testing.T) {
 		`{"key":"sk-secret-1"}`: "line 1: it has no tenant, and --tenant is not given",
 		`{"tenant":"acme"}`:     "line 1: it has no key",
 		`sk-secret-1`:           "line 1: want one JSON object",
-		`{"key":"sk-secret-1","tenant":"acme","rmp":5}`:       `key 1: key has no field "rmp"`,
-		`{"key":"sk-secret-1","tenant":"acme","rpm":{"a":1}}`: "line 1: rpm: want a text, a number",
+		"\n" + `{"key":"sk-secret-1","tenant":"acme","rmp":5}`: `line 2: key has no field "rmp"`,
+		`{"key":"sk-secret-1","tenant":"acme","rpm":{"a":1}}`:  "line 1: rpm: want a text, a number",
 		``: "holds no keys",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -128,9 +128,9 @@ func (r *request) keep(post *pipeline.Post) {
 		work()
 		return
 	}
-	leave := r.g.enter()
+	r.g.enter()
 	go func() {
-		defer leave()
+		defer r.g.leave()
 		work()
 	}()
 }

@@ -13,7 +13,7 @@ type exchange interface {
 
 // head is what came before the body.
 type head interface {
-	// Context ends when the client leaves, and only then.
+	// Context ends when the client leaves, or with errShutdown as its cause when the gateway cuts what outlived its drain.
 	Context() context.Context
 	Method() string
 	// Path is the path as sent, without the query: not decoded, not cleaned.

@@ -34,6 +34,7 @@ const (
 func (g *Gateway) Server() *http.Server {
 	return &http.Server{
 		Handler:                      g.Handler(),
+		BaseContext:                  func(net.Listener) context.Context { return g.cut },
 		ReadHeaderTimeout:            headTimeout,
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeadBytes,

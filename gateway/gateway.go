@@ -127,8 +127,8 @@ type Gateway struct {
 
 	closing context.Context // ends when Drain begins: nobody waits in the queue any more
 	close   context.CancelFunc
-	cut     context.Context // ends what outlives the drain
-	cutAll  context.CancelFunc
+	cut     context.Context // ends what outlives the drain, with errShutdown as its cause; every request's context is its child
+	cutAll  context.CancelCauseFunc
 
 	leaving atomic.Bool // every answer ends its connection
 
@@ -158,7 +158,7 @@ func New(cfg Config, deps Deps) *Gateway {
 		cors:      newCORS(cfg.CORSOrigins),
 	}
 	g.closing, g.close = context.WithCancel(context.Background())
-	g.cut, g.cutAll = context.WithCancel(context.Background())
+	g.cut, g.cutAll = context.WithCancelCause(context.Background())
 	return g
 }
 
@@ -189,24 +189,25 @@ func (g *Gateway) Drain(ctx context.Context) {
 	select {
 	case <-g.idle:
 	case <-ctx.Done():
-		g.cutAll()
+		g.cutAll(errShutdown)
 		<-g.idle
 	}
 	g.upstream.Close()
 }
 
-// enter counts a request in; the returned function counts it out.
-func (g *Gateway) enter() (leave func()) {
+// enter counts a request in; leave counts it out.
+func (g *Gateway) enter() {
 	g.mu.Lock()
 	g.running++
 	g.mu.Unlock()
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.running--
-		if g.running == 0 && g.idle != nil {
-			close(g.idle)
-			g.idle = nil
-		}
+}
+
+func (g *Gateway) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running--
+	if g.running == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
 	}
 }

@@ -22,7 +22,8 @@ import (
 
 // serve takes one client request from its head to its settlement.
 func (g *Gateway) serve(x exchange) {
-	defer g.enter()()
+	g.enter()
+	defer g.leave()
 	r := g.begin(x)
 	defer r.end() // settles, gives back, writes the usage record: whatever happened
 	route, id, known := routeOf(x.Method(), x.Path())
@@ -64,12 +65,10 @@ func (g *Gateway) serve(x exchange) {
 
 // request is one client request on its way through the stages. One goroutine owns it.
 type request struct {
-	g      *Gateway
-	x      exchange
-	ctx    context.Context // ends with the client, or with errShutdown as its cause
-	cancel context.CancelCauseFunc
-	stop   func() bool
-	start  time.Time
+	g     *Gateway
+	x     exchange
+	ctx   context.Context // ends with the client, or with errShutdown as its cause
+	start time.Time
 
 	route route
 	id    string // the one in the path; "" where the route has none
@@ -118,9 +117,7 @@ type request struct {
 func (g *Gateway) begin(x exchange) *request {
 	var id [16]byte
 	rand.Read(id[:])
-	r := &request{g: g, x: x, start: time.Now(), batch: g.deps.Pipeline.Batch()}
-	r.ctx, r.cancel = context.WithCancelCause(x.Context())
-	r.stop = context.AfterFunc(g.cut, func() { r.cancel(errShutdown) })
+	r := &request{g: g, x: x, ctx: x.Context(), start: time.Now(), batch: g.deps.Pipeline.Batch()}
 	r.record = coordinator.Record{
 		Time:        r.start,
 		RID:         hex.EncodeToString(id[:]),

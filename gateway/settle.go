@@ -9,16 +9,14 @@ import (
 
 // end runs once, whatever happened before. The books of a response that is made in the background close later.
 func (r *request) end() {
-	r.stop()
-	r.cancel(nil)
 	r.freePrompt()
 	if !r.goesOn() {
 		r.closeBooks()
 		return
 	}
-	leave := r.g.enter()
+	r.g.enter()
 	go func() {
-		defer leave()
+		defer r.g.leave()
 		r.follow()
 		r.closeBooks()
 	}()

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,20 +16,24 @@ import (
 )
 
 func (r *recordCommand) rotate() *cobra.Command {
-	grace := 24 * time.Hour
+	grace := "24h"
 	c := r.command("rotate <id> [--tenant <tenant>] [--grace 24h]", "Give a key a new secret and print it, once",
-		"  headgate keys rotate ci --tenant acme --grace 24h\n  headgate keys rotate key_01J8… --grace 0s --json")
+		"  headgate keys rotate ci --tenant acme --grace 24h\n  headgate keys rotate key_01J8… --grace 7d\n  headgate keys rotate key_01J8… --grace 0s --json")
 	c.Long = `Makes a new key with the id, name and policy of the old one: the two share every limit and budget. The old one works on for the
 grace time (0s: it is refused from the next request on); what is set on or deleted from the id later concerns both.`
-	c.Flags().DurationVar(&grace, "grace", grace, "how long the old key works on, as 24h, 90m or 720h")
+	c.Flags().StringVar(&grace, "grace", grace, "how long the old key works on, as 90m, 24h or 7d")
 	c.Args = arguments(1, 1)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		left, ok := length(grace)
+		if !ok {
+			return usagef("--grace %q: want a length as 90m, 24h or 7d", grace)
+		}
 		return r.withDirectory(c.Context(), func(ctx context.Context, d *coordinator.Directory) error {
 			ref, err := r.ref(ctx, d, args[0])
 			if err != nil {
 				return err
 			}
-			done, err := d.Rotate(ctx, ref, grace)
+			done, err := d.Rotate(ctx, ref, left)
 			if err != nil {
 				return err
 			}

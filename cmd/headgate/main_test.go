@@ -83,6 +83,8 @@ func TestBadInputIsOneLine(t *testing.T) {
 		{[]string{redis}, "keys create --tenant acme ci2", 2, "a key's name is given as --name ci2"},
 		{nil, "help bogus", 2, `no command "bogus"`},
 		{nil, "keys rotate", 2, "want headgate keys rotate <id>"},
+		{[]string{redis}, "keys rotate ci --grace soon", 2, `--grace "soon": want a length as 90m, 24h or 7d`},
+		{[]string{redis}, "keys rotate ci --grace -1h", 2, `--grace "-1h": want a length as 90m, 24h or 7d`},
 		{nil, "keys import", 2, "keys import needs --from"},
 		{[]string{redis}, "tenants create acme rpm", 2, "want field=value"},
 		{[]string{redis}, "tenants create acme --rpm 5 rpm=6", 2, "rpm is given twice"},

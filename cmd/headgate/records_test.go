@@ -165,6 +165,23 @@ func TestKeysAreTakenOver(t *testing.T) {
 	}
 }
 
+// TestGraceTakesDays: also as usage's --since takes them.
+func TestGraceTakesDays(t *testing.T) {
+	t.Parallel()
+	redis := lab.Redis(t)
+	env := []string{"HG_REDIS_URL=" + redis.URL()}
+	must(t, env, "keys", "create", "--tenant", "acme", "--name", "ci")
+	var rotated struct{ Old_expires_at time.Time }
+	before := time.Now()
+	if out := must(t, env, "keys", "rotate", "ci", "--grace", "7d", "--json"); json.Unmarshal([]byte(out), &rotated) != nil {
+		t.Fatal(out)
+	}
+	const week = 7 * 24 * time.Hour
+	if at := rotated.Old_expires_at; at.Before(before.Truncate(time.Millisecond).Add(week)) || at.After(time.Now().Add(week)) {
+		t.Errorf("the old key ends at %v", at)
+	}
+}
+
 // sorted is the fields of an HGETALL in order, as redis-cli prints it.
 func sorted(hash string) string {
 	parts := strings.Split(hash, "\n")

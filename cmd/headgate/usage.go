@@ -258,18 +258,12 @@ func (a usageAnswer) inJSON() map[string]any {
 	return map[string]any{"since": coordinator.FormatTime(q.Since), "until": until, "by": q.By, "rows": rows, "counters": shown}
 }
 
-var daysForm = regexp.MustCompile(`^[0-9]{1,5}d$`)
-
 // moment reads a length before now, a day or a time; zero for "".
 func moment(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if daysForm.MatchString(text) {
-		n, _ := strconv.Atoi(text[:len(text)-1])
-		return now.AddDate(0, 0, -n), nil
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+	if d, ok := length(text); ok {
 		return now.Add(-d), nil
 	}
 	for _, form := range []string{"2006-01-02", time.RFC3339} {
@@ -278,4 +272,16 @@ func moment(text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("%q: want a length as 24h or 7d, a day as 2026-11-01, or a time as 2026-11-01T12:00:00Z", text)
+}
+
+var daysForm = regexp.MustCompile(`^[0-9]{1,5}d$`)
+
+// length reads a time of 0 or more, as Go writes it or in whole days.
+func length(text string) (d time.Duration, ok bool) {
+	if daysForm.MatchString(text) {
+		n, _ := strconv.Atoi(text[:len(text)-1])
+		return time.Duration(n) * 24 * time.Hour, true
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && d >= 0
 }

@@ -251,19 +251,11 @@ func TestResponsesOfAFastClient(t *testing.T) {
 	for _, r := range []*fleet.Replica{s.Replicas[0], far.Replicas[0]} {
 		respond(t, r, key, `{"model":"qwen","input":"first use"}`)
 	}
-	relay.SetDelay(20 * time.Millisecond)
-	const asked = 6
-	found := 0
-	for i := range asked {
+	relay.SetDelay(60 * time.Millisecond) // the note is there after the first look, and after the one 50 ms behind it
+	for i := range 6 {
 		id, _, _ := respond(t, far.Replicas[0], key, fmt.Sprintf(`{"model":"qwen","input":"question %d"}`, i))
-		find := func() bool { return ask(t, "GET", s.Replicas[0].URL+"/v1/responses/"+id, key, "").Status == 200 }
-		if find() {
-			found++
-		} else {
-			lab.Eventually(t, 10*time.Second, find, "the note arrives")
+		if a := ask(t, "GET", s.Replicas[0].URL+"/v1/responses/"+id, key, ""); a.Status != 200 {
+			t.Errorf("%d %s", a.Status, a.Body)
 		}
-	}
-	if found < asked/2 { // a machine full of tests may hold a note up for longer than anybody waits for it
-		t.Errorf("only %d of %d responses were found at once", found, asked)
 	}
 }

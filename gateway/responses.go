@@ -95,20 +95,27 @@ func (r *request) holderOf(id string) *cluster.Backend {
 	return nil
 }
 
-// holderDelay is how long an id nobody knows is given before it is looked for once more.
-const holderDelay = 50 * time.Millisecond
+const (
+	holderPause = 50 * time.Millisecond // until an id nobody knows is looked for again; each further time waits twice as long
+	// holderMost is the longest pause. All of them, 750 ms, outlast the call that tells the fleet of a response: it is on
+	// its way before the client has the id, and has HG_REDIS_TIMEOUT, 450 ms by default.
+	holderMost = 400 * time.Millisecond
+)
 
 // findAgain is for a client that was faster than Redis: the replica that served the response writes its name without
-// letting the client wait, and the client may come back through another one.
+// letting the client wait, and the client may come back through another one. It returns "" for an id nobody gave.
 func (r *request) findAgain(id string) (backend string, err error) {
-	timer := time.NewTimer(holderDelay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return r.g.deps.Responses.Find(r.batch, r.key.tenant, id).Wait(r.ctx)
-	case <-r.ctx.Done():
-		return "", context.Cause(r.ctx)
+	for pause := holderPause; backend == "" && err == nil && pause <= holderMost; pause *= 2 {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			backend, err = r.g.deps.Responses.Find(r.batch, r.key.tenant, id).Wait(r.ctx)
+		case <-r.ctx.Done():
+			timer.Stop()
+			err = context.Cause(r.ctx)
+		}
 	}
+	return backend, err
 }
 
 // contextWindow is the most tokens a prompt of the model can have on any backend; 0: none of them said.

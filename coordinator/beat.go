@@ -209,7 +209,7 @@ func (p *Placement) heard(ctx context.Context, beat heardBeat, r lua.BeatReply) 
 		p.saw(&s.watch, time.Now())
 	}
 	for _, d := range dead {
-		p.bury(ctx, pool, d)
+		p.bury(ctx, pool, sent, d)
 	}
 	return due
 }

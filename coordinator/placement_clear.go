@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -20,7 +21,7 @@ const buryTimeout = 20 * time.Second
 // burying is who is being cleared now, so that the next beat does not start the same again.
 type burying struct {
 	mu  sync.Mutex
-	now map[holdKey]bool // pool and replica
+	now map[holdKey]time.Time // by pool and replica: when it ended; zero: it goes on
 	wg  sync.WaitGroup
 
 	stuck map[holdKey]complaint // what was logged of a dead replica that is not cleared yet
@@ -56,31 +57,33 @@ func (b *burying) done(key holdKey) {
 	delete(b.stuck, key)
 }
 
-func (b *burying) start(key holdKey, work func()) {
+// start begins work unless it goes on, or ended after asked: a beat that was sent then may still name who was cleared since.
+func (b *burying) start(key holdKey, asked time.Time, work func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.now[key] {
+	maps.DeleteFunc(b.now, func(_ holdKey, ended time.Time) bool { return !ended.IsZero() && ended.Before(asked) })
+	if _, newer := b.now[key]; newer {
 		return
 	}
 	if b.now == nil {
-		b.now = map[holdKey]bool{}
+		b.now = map[holdKey]time.Time{}
 	}
-	b.now[key] = true
+	b.now[key] = time.Time{}
 	b.wg.Go(func() {
 		work()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.now, key)
+		b.now[key] = time.Now()
 	})
 }
 
 func (b *burying) wait() { b.wg.Wait() }
 
-// bury clears a dead replica in a pool, beside the beat. In the fleet what it reserved is settled first: if this replica
+// bury clears a replica that a beat sent at asked found dead in a pool, beside the beat. In the fleet what it reserved is settled first: if this replica
 // dies meanwhile, another finds the dead one still listed and does it again. In a pool its slots come first.
-func (p *Placement) bury(ctx context.Context, pool string, dead lua.ReplicaBeat) {
+func (p *Placement) bury(ctx context.Context, pool string, asked time.Time, dead lua.ReplicaBeat) {
 	key := holdKey{pool, dead.Replica}
-	p.burying.start(key, func() {
+	p.burying.start(key, asked, func() {
 		ctx, cancel := context.WithTimeout(ctx, buryTimeout)
 		defer cancel()
 		if pool == wholeFleet && !p.settle(ctx, dead) {

@@ -121,6 +121,7 @@ func (s *stream) begin(now time.Time) {
 	r.firstAt, r.lastAt = now, now
 	r.keepResponse(s.tap.Seen().ResponseID)
 	r.beginAnswer(s.reply.Status, r.answerFields(string(s.reply.ContentType()), s.answer.encoding), -1)
+	s.reply.forgetHead()
 	s.out(s.held)
 	s.held = nil
 	if !s.answer.packed() {

@@ -157,6 +157,20 @@ func (c *engineConn) read(b []byte) (int, error) {
 	return c.tcp.Read(b)
 }
 
+// engineMemory lends the memory for one read.
+type engineMemory interface {
+	lend() []byte
+	takeBack() // nothing was read into it
+}
+
+// receive is one read into lent memory. On cleartext, where the system allows it, none is lent while it waits.
+func (c *engineConn) receive(m engineMemory) (int, error) {
+	if c.tls != nil {
+		return c.tls.Read(m.lend())
+	}
+	return c.sock.receive(c.tcp, m)
+}
+
 // acked returns how many bytes of the present request the engine's kernel has acknowledged. known is false where
 // the operating system does not tell.
 func (c *engineConn) acked() (n int64, known bool) {

@@ -1,22 +1,22 @@
 package gateway
 
 import (
+	"bytes"
 	"io"
 	"time"
 )
 
-// fill does one read of the connection into raw, or sets err.
+// fill does one read of the connection into raw, or sets err. Nothing may be left of raw.
 func (r *upstreamReply) fill() {
 	r.arm()
-	buf := r.buffer()
-	n, err := r.conn.read(buf)
-	r.full, r.short = n == len(buf), n <= engineSmall/2
+	n, err := r.conn.receive(r)
+	r.full, r.short = n > 0 && n == len(r.lent), n <= engineSmall/2
 	if r.waiting = n == 0 && engineIsDeadline(err) && r.early(time.Now()); r.waiting {
 		return
 	}
 	switch {
 	case n > 0:
-		r.raw = buf[:n] // an error that came with it comes again
+		r.raw = r.lent[:n] // an error that came with it comes again
 	case err == nil:
 		r.err = io.ErrNoProgress
 	case r.wasAborted():
@@ -27,29 +27,40 @@ func (r *upstreamReply) fill() {
 	}
 }
 
-// buffer chooses where the next read goes: behind the head while tokens trickle, into a big one while the body comes
-// in bulk, and back again.
-func (r *upstreamReply) buffer() []byte {
+// lend chooses where the next read goes: behind the head while tokens trickle, into a big buffer while the body comes in
+// bulk, and back again.
+func (r *upstreamReply) lend() []byte {
 	bulk := r.full || r.body.framing == engineByLength && r.body.left > engineSmall
 	switch {
-	case r.big != nil && r.short && !bulk && r.smallRoom() >= engineSmall/4:
+	case r.big != nil && r.short && !bulk && engineSmall-r.headIn >= engineSmall/4:
 		engineBigBuffers.Put(r.big)
 		r.big = nil
-	case r.big == nil && (bulk || r.smallRoom() < engineSmall/4):
+	case r.big == nil && (bulk || engineSmall-r.headIn < engineSmall/4):
 		r.big = engineBigBuffers.Get().(*[engineBig]byte)
 	}
 	if r.big != nil {
-		return r.big[:]
+		r.lent = r.big[:]
+		return r.lent
 	}
-	return r.small[engineSmall-r.smallRoom():]
+	if r.small == nil {
+		r.small = engineSmallBuffers.Get().(*[engineSmall]byte)
+	}
+	r.lent = r.small[r.headIn:]
+	return r.lent
 }
 
-// smallRoom is what the head left of the small buffer. A head that outgrew it has left it free.
-func (r *upstreamReply) smallRoom() int {
-	if len(r.headBuf) > engineSmall {
-		return engineSmall
+// takeBack leaves nothing but the head in memory while the engine is waited for: a stream waits nearly all of its time.
+func (r *upstreamReply) takeBack() {
+	if r.headIn > 0 {
+		r.headBuf, r.headIn = bytes.Clone(r.headBuf), 0
 	}
-	return engineSmall - len(r.headBuf)
+	r.putBuffers()
+}
+
+// forgetHead ends what the head's slices are good for: a stream has no use for them once it has begun.
+func (r *upstreamReply) forgetHead() {
+	r.headBuf, r.headIn = nil, 0
+	r.head.fields, r.head.contentType = nil, engineSpan{}
 }
 
 // arm sets the read deadline for the next read.
@@ -110,6 +121,15 @@ func (r *upstreamReply) noteEnd() {
 }
 
 func (r *upstreamReply) freeBuffers() {
+	r.putBuffers()
+	r.forgetHead()
+	r.raw, r.out = nil, nil
+	if r.err == nil {
+		r.err = errUpstreamAborted
+	}
+}
+
+func (r *upstreamReply) putBuffers() {
 	if r.small != nil {
 		engineSmallBuffers.Put(r.small)
 		r.small = nil
@@ -118,9 +138,5 @@ func (r *upstreamReply) freeBuffers() {
 		engineBigBuffers.Put(r.big)
 		r.big = nil
 	}
-	r.headBuf, r.raw, r.out = nil, nil, nil
-	r.head.fields = nil
-	if r.err == nil {
-		r.err = errUpstreamAborted
-	}
+	r.lent = nil
 }

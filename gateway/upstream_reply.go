@@ -28,14 +28,17 @@ type upstreamReply struct {
 	stop    func() bool
 	head    engineHead
 	body    engineBody
-	small   *[engineSmall]byte // nil once closed
+	small   *[engineSmall]byte // nil while nothing is in it
 	big     *[engineBig]byte   // nil unless the body comes in bulk
-	headBuf []byte             // the head and what came with it; small, or an allocation if the head is larger
+	lent    []byte             // the part of small or big that the last read went to
+	headBuf []byte             // the head; at the front of small, or an allocation
+	headIn  int                // bytes of small that it takes
 	raw     []byte             // received, not decoded
 	out     []byte             // decoded, not yet given to Read
 	full    bool               // the last read filled its buffer
 	short   bool               // the last read would have fitted in a small buffer twice
 	err     error              // how the body ended
+	closed  bool
 
 	silence time.Duration // 0 = none
 	wake    time.Duration // 0 = none
@@ -152,9 +155,10 @@ func (r *upstreamReply) Abort() {
 // Close gives back buffers and connection. The connection is kept for another request only if reuse is true, the
 // body was read to its clean end, both sides agreed, and nothing unasked for lies behind the answer. A second Close does nothing.
 func (r *upstreamReply) Close(reuse bool) {
-	if r.small == nil {
+	if r.closed {
 		return
 	}
+	r.closed = true
 	conn, good := r.release()
 	reuse = reuse && good && r.sent && r.Ended() && r.body.framing != engineUntilClose && len(r.raw) == 0 && r.head.persistent()
 	switch {
@@ -256,6 +260,9 @@ func (r *upstreamReply) readHead(method string, most int) (received bool, err er
 func (r *upstreamReply) begin(method string, buf []byte, w int) {
 	r.Status = r.head.status
 	r.headBuf = buf[:r.head.next]
+	if r.head.next <= engineSmall && &buf[0] == &r.small[0] {
+		r.headIn = r.head.next
+	}
 	r.raw = buf[r.head.next:w]
 	r.body = newEngineBody(&r.head, method)
 	r.noteEnd()

@@ -121,12 +121,12 @@ func (b *tenantBooks) state(a *audit) {
 		n, _ := strconv.ParseInt(r.Running[scope], 10, 64)
 		if n != running[scope] {
 			b.differs(Difference{Kind: DiffRunning, Field: scope, Redis: n, Records: running[scope],
-				Text: fmt.Sprintf("%s counts %d running requests, %d are open", scope, n, running[scope])})
+				Text: fmt.Sprintf("running requests of %s: %d counted, %d open", scope, n, running[scope])})
 		}
 	}
 	if r.Overdue > 0 {
 		b.differs(Difference{Kind: DiffStuck, Redis: r.Overdue,
-			Text: fmt.Sprintf("%d reservations are past their deadline by more than a minute: their replica is gone, and a key they need cannot be read", r.Overdue)})
+			Text: fmt.Sprintf("reservations past their deadline by more than a minute: %d; their replica is gone, and a key they need cannot be read", r.Overdue)})
 	}
 	for _, text := range r.Doubtful {
 		b.doubtful(a, text)

@@ -134,7 +134,7 @@ func (b *tenantBooks) close(logged bool) {
 	}
 	if short > 0 {
 		b.differs(Difference{Kind: DiffIncomplete, Redis: b.known.Gone, Text: fmt.Sprintf(
-			"%d counters cannot be checked: the usage stream begins at %s, %d records before that are gone (give the usage logs)",
+			"counters that cannot be checked: %d; the usage stream begins at %s, records before that are gone: %d (give the usage logs)",
 			short, clock(int64(b.oldest.MS)), b.known.Gone)})
 	}
 	slices.SortStableFunc(b.Differences, func(x, y Difference) int {

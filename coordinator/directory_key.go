@@ -276,7 +276,7 @@ func (d *Directory) deleteKeysOf(ctx context.Context, r Ref, withKeys bool) erro
 		return r.Kind != KindTenant && owner != r.ID && owner != SafeID(r.ID)
 	})
 	if len(entries) > 0 && !withKeys {
-		return fmt.Errorf("%s is %w: %d keys refer to it, %s is the first", r, ErrInUse, len(entries), entries[0].ID)
+		return fmt.Errorf("%s is %w: keys that refer to it: %d, the first is %s", r, ErrInUse, len(entries), entries[0].ID)
 	}
 	for _, e := range entries {
 		if err := d.removeKey(ctx, e); err != nil {

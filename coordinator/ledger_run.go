@@ -104,7 +104,7 @@ func (l *Ledger) Drain(ctx context.Context) error {
 		l.retry(ctx)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("ledger: %d requests not settled: %w", l.open.count(), ctx.Err())
+			return fmt.Errorf("ledger: requests not settled: %d: %w", l.open.count(), ctx.Err())
 		case <-time.After(drainPause):
 		}
 	}

@@ -49,7 +49,7 @@ type UnreadableError struct {
 }
 
 func (e *UnreadableError) Error() string {
-	return fmt.Sprintf("%d records cannot be read and are not in the sums, the first: %v", e.N, e.First)
+	return fmt.Sprintf("records that cannot be read and are not in the sums: %d, the first: %v", e.N, e.First)
 }
 
 // SumUsage adds up records, the last of each request: the most expensive group first, or in order of time. short names tenants whose streams begin after Since: a

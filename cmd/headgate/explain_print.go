@@ -22,7 +22,7 @@ func (x explained) verdict() (state, text string) {
 	case open != nil && open.Pool == "":
 		return "running", fmt.Sprintf("RUNS  for %s on replica %s, without a slot", ago(time.Since(open.Since)), open.Replica)
 	case open != nil && open.Backend == "":
-		return "waiting", fmt.Sprintf("WAITS  for %s in the queue of pool %s: %d ahead of it, %d wait in all", ago(time.Since(open.Since)), open.Pool, open.Ahead, open.Waiting)
+		return "waiting", fmt.Sprintf("WAITS  for %s in the queue of pool %s: %d ahead of it, %d waiting in all", ago(time.Since(open.Since)), open.Pool, open.Ahead, open.Waiting)
 	case open != nil:
 		return "running", fmt.Sprintf("RUNS  for %s on backend %s, attempt %d", ago(time.Since(open.Since)), open.Backend, open.Attempt)
 	case r.Refusal != nil:
@@ -137,7 +137,7 @@ func (x explained) printRequest(w io.Writer) {
 	}
 	fmt.Fprintf(w, "what\t%s\n", printable(strings.Join(what, ", ")))
 	if x.found.Open != nil {
-		fmt.Fprintf(w, "hold\t%s tokens, %s USD\n", thousands(r.HeldTokens), usd(r.HeldNUSD))
+		fmt.Fprintf(w, "hold\t%s, %s USD\n", some(r.HeldTokens, "token"), usd(r.HeldNUSD))
 		return
 	}
 	if r.HeldTokens+r.HeldNUSD > 0 || len(r.Charged) > 0 {
@@ -145,7 +145,7 @@ func (x explained) printRequest(w io.Writer) {
 		if r.CostNUSD != nil {
 			cost = usd(*r.CostNUSD) + " USD"
 		}
-		fmt.Fprintf(w, "charged\t%s; held %s USD for %s tokens; %s + %s tokens (%s cached), by %s\n", cost, usd(r.HeldNUSD), thousands(r.HeldTokens),
+		fmt.Fprintf(w, "charged\t%s; held %s USD for %s; %s + %s tokens (%s cached), by %s\n", cost, usd(r.HeldNUSD), some(r.HeldTokens, "token"),
 			thousands(r.Prompt), thousands(r.Completion), thousands(r.Cached), orName(r.Source, "-"))
 		if r.OverNUSD > 0 {
 			fmt.Fprintf(w, "\t%s USD of it above the hold\n", usd(r.OverNUSD))
@@ -153,13 +153,13 @@ func (x explained) printRequest(w io.Writer) {
 		fmt.Fprintf(w, "\tin %s\n", printable(orName(strings.Join(r.Charged, ", "), "no counter: given back")))
 	}
 	if r.Candidates > 0 || r.Attempts > 0 {
-		fmt.Fprintf(w, "placed\t%s\n", printable(fmt.Sprintf("on %s, of %d weighed; %d attempts; %d prompt tokens taken for warm; prompt expected after %s, queued %s",
-			orName(r.Backend, "none"), r.Candidates, r.Attempts, r.Matched, ago(milliseconds(r.ExpectedMS)), ago(milliseconds(float64(r.QueueMS))))))
+		fmt.Fprintf(w, "placed\t%s\n", printable(fmt.Sprintf("on %s, of %d weighed; %s; %s taken for warm; prompt expected after %s, queued %s",
+			orName(r.Backend, "none"), r.Candidates, some(int64(r.Attempts), "attempt"), some(int64(r.Matched), "prompt token"), ago(milliseconds(r.ExpectedMS)), ago(milliseconds(float64(r.QueueMS))))))
 	}
-	fmt.Fprintf(w, "took\t%s, first token after %s, redis %s in %d round trips\n", ago(milliseconds(r.DurationMS)), ago(milliseconds(r.TTFTMS)),
-		ago(milliseconds(r.RedisMS)), r.RoundTrips)
+	fmt.Fprintf(w, "took\t%s, first token after %s, redis %s in %s\n", ago(milliseconds(r.DurationMS)), ago(milliseconds(r.TTFTMS)),
+		ago(milliseconds(r.RedisMS)), some(int64(r.RoundTrips), "round trip"))
 	if x.found.Others > 0 {
-		fmt.Fprintf(w, "note\t%d other requests have this label; this is the latest\n", x.found.Others)
+		fmt.Fprintf(w, "note\t%s with this label; this is the latest\n", some(int64(x.found.Others), "other request"))
 	}
 }
 
@@ -222,7 +222,7 @@ func (x explained) printPlace(w io.Writer) {
 		return
 	}
 	p := *x.place
-	fmt.Fprintf(w, "\nweighed now, for %s MU; %d wait before a new request:\n", decimal(p.MU), p.Waiting)
+	fmt.Fprintf(w, "\nweighed now, for %s MU; %d waiting before a new request:\n", decimal(p.MU), p.Waiting)
 	if len(p.Backends) == 0 {
 		fmt.Fprintf(w, "  no backend of pool %s serves the model\n", printable(x.found.Record.Pool))
 		return

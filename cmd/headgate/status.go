@@ -169,7 +169,7 @@ func printPool(w io.Writer, p coordinator.PoolStatus) {
 	for _, b := range p.Backends {
 		slots, held, external = slots+b.Slots, held+b.Held, external+b.External
 	}
-	fmt.Fprintf(w, "\npool %s: %s, %d of %d slots held, %d run by others, %d waiting%s\n", printable(p.Name), some(int64(len(p.Backends)), "backend"), held, slots, external,
+	fmt.Fprintf(w, "\npool %s: %s, %d of %s held, others run %d, %d waiting%s\n", printable(p.Name), some(int64(len(p.Backends)), "backend"), held, some(slots, "slot"), external,
 		p.Queue, printable(waitingOf(p)))
 	if len(p.Backends) > 0 {
 		fmt.Fprintln(w, "  BACKEND\tSTATE\tHELD\tOTHERS\tKV\tBACKLOG\tMU/S\tREAD\tADDRESS")

@@ -18,6 +18,7 @@ package pipeline
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -35,6 +36,7 @@ type Command struct {
 // Batch collects the commands of one request. It is used by one goroutine; the zero value is ready to use.
 type Batch struct {
 	pending []*call
+	room    [4]*call // for pending: few requests want more
 	trips   int
 }
 
@@ -44,12 +46,15 @@ func (b *Batch) RoundTrips() int { return b.trips }
 // Len is the number of commands declared and not yet sent.
 func (b *Batch) Len() int { return len(b.pending) }
 
-// call is a command on its way. done is closed when result is final.
+// call is a command on its way.
 type call struct {
 	Command
+	joined []*call // calls this one stands for, in place of Args; it belongs to no batch and no handle
 	batch  *Batch
-	result func(rueidis.RedisMessage, error)
-	done   chan struct{} // nil for post-call commands: nobody waits
+	owner  interface {
+		final(rueidis.RedisMessage, error)
+	} // told the reply once
+	beside chan struct{} // closed when the reply is final; nil: nobody waits beside the sender
 	sent   bool
 	trips  int // round trips this command took beyond the first
 }
@@ -57,28 +62,22 @@ type call struct {
 // Declare puts c on b and returns the handle of its reply. Nothing is sent yet. decode sees a nil reply as a
 // message whose IsNil is true; it is not called when the command failed.
 func Declare[T any](b *Batch, c Command, decode func(rueidis.RedisMessage) (T, error)) *Handle[T] {
-	h := &Handle[T]{}
-	h.call = &call{Command: c, batch: b}
-	h.call.result = func(m rueidis.RedisMessage, err error) {
-		if err == nil {
-			h.value, h.err = decode(m)
-		} else {
-			h.err = err
-		}
-		if h.then != nil {
-			h.then(h.value, h.err)
-		}
+	h := &Handle[T]{call: call{Command: c, batch: b}, decode: decode}
+	h.call.owner = h
+	if b.pending == nil {
+		b.pending = b.room[:0]
 	}
-	b.pending = append(b.pending, h.call)
+	b.pending = append(b.pending, &h.call)
 	return h
 }
 
 // Handle is the typed reply of one declared command.
 type Handle[T any] struct {
-	call  *call // nil: resolved from the start
-	value T
-	err   error
-	then  func(T, error)
+	call   call // without a batch: resolved from the start
+	decode func(rueidis.RedisMessage) (T, error)
+	value  T
+	err    error
+	then   func(T, error)
 }
 
 // Resolved is a handle that needs no Redis.
@@ -87,71 +86,91 @@ func Resolved[T any](value T, err error) *Handle[T] { return &Handle[T]{value: v
 // Wait returns the reply. The first Wait after a Declare sends all that the batch holds. When ctx ends first, Wait
 // returns its error while the command may still be applied: a reply that was not seen means "perhaps applied".
 func (h *Handle[T]) Wait(ctx context.Context) (T, error) {
-	if h.call == nil {
+	c := &h.call
+	if c.batch == nil {
 		return h.value, h.err
 	}
-	if !h.call.sent {
-		h.call.batch.flush(ctx, h.call)
+	if !c.sent {
+		c.batch.flush(c.Store)
 	}
-	select {
-	case <-h.call.done:
-		h.call.batch.trips += h.call.trips
-		h.call.trips = 0
-		return h.value, h.err
-	case <-ctx.Done():
-		var zero T
-		return zero, ctx.Err()
+	if c.beside != nil {
+		select {
+		case <-c.beside:
+		case <-ctx.Done():
+			var zero T
+			return zero, ctx.Err()
+		}
 	}
+	c.batch.trips += c.trips
+	c.trips = 0
+	return h.value, h.err
 }
 
 // Then has fn called once with the reply, on the goroutine that received it: it must not block. It is set before
 // the batch is sent; on a resolved handle fn is called at once.
 func (h *Handle[T]) Then(fn func(T, error)) {
-	if h.call == nil {
+	if h.call.batch == nil {
 		fn(h.value, h.err)
 		return
 	}
 	h.then = fn
 }
 
-// flush sends everything pending, one pipeline per store: the store of first on this goroutine, the others beside it. // I1
-func (b *Batch) flush(ctx context.Context, first *call) {
-	groups := takeGroups(b)
-	b.trips++
-	for _, g := range groups {
-		for _, c := range g {
-			c.done = make(chan struct{})
-			c.sent = true
-		}
+func (h *Handle[T]) final(m rueidis.RedisMessage, err error) {
+	if err == nil {
+		h.value, h.err = h.decode(m)
+	} else {
+		h.err = err
 	}
-	for _, g := range groups {
-		if g[0].Store != first.Store {
-			go g[0].Store.send(ctx, g)
-		}
-	}
-	for _, g := range groups {
-		if g[0].Store == first.Store {
-			g[0].Store.send(ctx, g)
-		}
+	if h.then != nil {
+		h.then(h.value, h.err)
 	}
 }
 
-// takeGroups empties b and returns its commands by store, each group in order of declaration.
-func takeGroups(b *Batch) [][]*call {
-	pending := b.pending
-	b.pending = nil
-	var groups [][]*call
-next:
-	for _, c := range pending {
-		for i := range groups {
-			if groups[i][0].Store == c.Store {
-				groups[i] = append(groups[i], c)
-				continue next
-			}
+// flush sends everything pending, one pipeline per store: that of own on this goroutine, which has its replies when flush
+// returns, the others beside it. // I1
+func (b *Batch) flush(own *Store) {
+	b.trips++
+	var mine []*call
+	for rest := b.take(); len(rest) > 0; {
+		var group []*call
+		group, rest = ofOneStore(rest)
+		if group[0].Store == own {
+			mine = group
+			continue
 		}
-		groups = append(groups, append(make([]*call, 0, len(pending)), c))
+		for _, c := range group {
+			c.sent, c.beside = true, make(chan struct{})
+		}
+		go group[0].Store.send(group)
 	}
-	return groups
+	for _, c := range mine {
+		c.sent = true
+	}
+	own.send(mine)
+}
+
+// take empties the batch. What it returns may lie in the batch: it is sent, or copied, before more is declared.
+func (b *Batch) take() []*call {
+	calls := b.pending
+	b.pending = nil
+	return calls
+}
+
+// ofOneStore is the calls of the first one's store, and the rest; both in order of declaration.
+func ofOneStore(calls []*call) (same, rest []*call) {
+	store := calls[0].Store
+	if !slices.ContainsFunc(calls, func(c *call) bool { return c.Store != store }) {
+		return calls, nil
+	}
+	for _, c := range calls {
+		if c.Store == store {
+			same = append(same, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	return same, rest
 }
 
 // repeatPause is how long a command refused by a slot on the move waits before it is repeated: a migration of one

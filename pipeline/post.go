@@ -83,15 +83,16 @@ func (p *Post) Owner() (signOff func()) {
 // What is declared later leaves with the next Send or the last signature.
 func (p *Post) Send() {
 	p.mu.Lock()
-	groups := takeGroups(&p.batch)
+	defer p.mu.Unlock()
 	if p.owners == 0 && p.timer != nil {
 		p.timer.Stop()
 		p.timer = nil
 		p.pipeline.forget(p)
 	}
-	p.mu.Unlock()
-	for _, g := range groups {
-		g[0].Store.after.put(g)
+	for rest := p.batch.take(); len(rest) > 0; {
+		var group []*call
+		group, rest = ofOneStore(rest)
+		group[0].Store.after.put(group)
 	}
 }
 
@@ -113,26 +114,19 @@ type queue struct {
 	mu      *sync.Mutex
 	waiting []*call
 	wake    chan struct{} // holds one token when waiting is not empty
-	idle    chan struct{} // closed while nothing waits and nothing is being sent
-	busy    bool
+	busy    bool          // something waits or is being sent
+	idle    chan struct{} // closed when that ends; nil while nobody waits for it
 }
 
 // afterBatch bounds one pipeline of the worker: enough to share a write, few enough that a reply is not late.
 const afterBatch = 128
 
-func newQueue() queue {
-	idle := make(chan struct{})
-	close(idle)
-	return queue{mu: &sync.Mutex{}, wake: make(chan struct{}, 1), idle: idle}
-}
+func newQueue() queue { return queue{mu: &sync.Mutex{}, wake: make(chan struct{}, 1)} }
 
 func (q *queue) put(calls []*call) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, calls...)
-	if !q.busy {
-		q.busy = true
-		q.idle = make(chan struct{})
-	}
+	q.busy = true
 	q.mu.Unlock()
 	select {
 	case q.wake <- struct{}{}:
@@ -145,7 +139,7 @@ func (q *queue) work(ctx context.Context, s *Store) {
 	for {
 		calls := q.take()
 		if len(calls) > 0 {
-			s.send(ctx, calls)
+			s.send(calls)
 			continue
 		}
 		select {
@@ -164,9 +158,10 @@ func (q *queue) take() []*call {
 	defer q.mu.Unlock()
 	n := min(len(q.waiting), afterBatch)
 	if n == 0 {
-		if q.busy {
-			q.busy = false
+		q.busy = false
+		if q.idle != nil {
 			close(q.idle)
+			q.idle = nil
 		}
 		return nil
 	}
@@ -190,6 +185,13 @@ func (q *queue) empty() bool {
 
 func (q *queue) drained(ctx context.Context) error {
 	q.mu.Lock()
+	if !q.busy {
+		q.mu.Unlock()
+		return nil
+	}
+	if q.idle == nil {
+		q.idle = make(chan struct{})
+	}
 	idle := q.idle
 	q.mu.Unlock()
 	select {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,20 +13,22 @@ import (
 )
 
 // send puts calls into one pipeline of s, repeats alone those that Redis could not run yet, and resolves each handle
-// as soon as its own reply is final. It never returns before all are resolved. // I2
-func (s *Store) send(ctx context.Context, calls []*call) {
+// as soon as its own reply is final. It never returns before all are resolved, and no caller's own end cuts a pipeline that
+// others share: the deadline is the store's. // I2
+func (s *Store) send(calls []*call) {
 	client := s.client.Load()
 	if client == nil {
 		failAll(calls, ErrUnavailable)
 		return
 	}
-	// The caller's own end does not cut a pipeline that others share: the deadline is the store's.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
-	defer cancel()
-	if joins := join(calls); joins != nil {
-		calls = s.sendJoined(ctx, *client, joins)
+	ctx := s.deadlines.next()
+	commands, joints := join(calls)
+	s.sendEach(ctx, *client, commands)
+	var alone []*call
+	for _, j := range joints {
+		alone = append(alone, j.alone...)
 	}
-	s.sendEach(ctx, *client, calls)
+	s.sendEach(ctx, *client, alone)
 }
 
 func (s *Store) sendEach(ctx context.Context, client rueidis.Client, calls []*call) {
@@ -86,10 +89,19 @@ func (s *Store) command(client rueidis.Client, c *call, full bool) rueidis.Compl
 		return plain(client, c.Name, c.Key, c.Args)
 	}
 	src := s.source(c.Script)
+	name, text := "EVALSHA", src.sha
 	if full {
-		return client.B().Eval().Script(src.text).Numkeys(2).Key(c.Key, c.Key+neverThere).Arg(c.Args...).Build()
+		name, text = "EVAL", src.text
 	}
-	return client.B().Evalsha().Sha1(src.sha).Numkeys(2).Key(c.Key, c.Key+neverThere).Arg(c.Args...).Build()
+	b := client.B().Arbitrary(name, text, "2").Keys(c.Key, c.Key+neverThere)
+	if c.joined == nil {
+		return b.Args(c.Args...).Build()
+	}
+	b = b.Args("*")
+	for _, one := range c.joined {
+		b = b.Args(strconv.Itoa(len(one.Args))).Args(one.Args...)
+	}
+	return b.Build()
 }
 
 func plain(client rueidis.Client, name, key string, args []string) rueidis.Completed {
@@ -100,7 +112,7 @@ func plain(client rueidis.Client, name, key string, args []string) rueidis.Compl
 	return b.Args(args...).Build()
 }
 
-// resolve hands the final reply to the handle, once.
+// resolve hands the final reply on, once.
 func (c *call) resolve(m rueidis.RedisMessage, err error) {
 	if err != nil {
 		if rueidis.IsRedisNil(err) {
@@ -109,9 +121,13 @@ func (c *call) resolve(m rueidis.RedisMessage, err error) {
 			err = c.wrap(err)
 		}
 	}
-	c.result(m, err)
-	if c.done != nil {
-		close(c.done)
+	c.tell(m, err)
+}
+
+func (c *call) tell(m rueidis.RedisMessage, err error) {
+	c.owner.final(m, err)
+	if c.beside != nil {
+		close(c.beside)
 	}
 }
 

@@ -22,7 +22,7 @@ var ErrUnavailable = errors.New("redis unavailable")
 type StoreConfig struct {
 	Name    string         // in logs only
 	URL     string         // redis://a:1,b:2/0 (several: cluster seeds), rediss://, ?sentinel=name
-	Timeout time.Duration  // of every call; zero: 450 ms
+	Timeout time.Duration  // of every call, a sixteenth less where several share a deadline; zero: 450 ms
 	Roots   *x509.CertPool // of rediss:// servers; nil: the system's
 	Simple  bool           // miniredis: RESP2, no client cache, scripts without their #! line
 	Log     zerolog.Logger
@@ -31,10 +31,11 @@ type StoreConfig struct {
 // Store is one Redis (node, Sentinel set or cluster), reached over few connections. Commands of all requests share
 // them. It is safe for concurrent use.
 type Store struct {
-	cfg    StoreConfig
-	option rueidis.ClientOption
-	client atomic.Pointer[rueidis.Client]
-	after  queue // post-call commands, sent by Run
+	cfg       StoreConfig
+	option    rueidis.ClientOption
+	client    atomic.Pointer[rueidis.Client]
+	deadlines deadlines
+	after     queue // post-call commands, sent by Run
 }
 
 // NewStore prepares a store; nothing is dialled before Run.
@@ -46,7 +47,7 @@ func NewStore(cfg StoreConfig) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, option: option, after: newQueue()}, nil
+	return &Store{cfg: cfg, option: option, deadlines: deadlines{timeout: cfg.Timeout}, after: newQueue()}, nil
 }
 
 // Run connects, again and again until it succeeds, then sends what post-call batches hand over. It returns when ctx

@@ -152,6 +152,9 @@ func (p *Placement) clear(ctx context.Context, pool string, a lua.ClearArgs) (su
 func (p *Placement) Leave(ctx context.Context) error {
 	for _, v := range p.views() {
 		if _, err := p.clear(ctx, v.Name, lua.ClearArgs{Replica: p.cfg.Replica, Most: clearAtOnce}); err != nil {
+			if v.Name == wholeFleet {
+				return fmt.Errorf("leave the fleet: %w", err)
+			}
 			return fmt.Errorf("leave pool %q: %w", v.Name, err)
 		}
 	}

@@ -192,6 +192,21 @@ func TestPlacementLeaveTakesItselfOffTheLists(t *testing.T) {
 	})
 }
 
+func TestPlacementLeaveSaysWhereItFailed(t *testing.T) {
+	t.Parallel()
+	for pool, want := range map[string]string{"": "leave the fleet: ", "p": `leave pool "p": `} {
+		s := newSite(t, pipeline.StoreConfig{URL: lab.Redis(t).URL()})
+		p := s.replica("a", 1)
+		p.BeatOnce(t.Context())
+		if _, err := s.store.Do(t.Context(), "SET", coordinator.Held(pool, "a"), "spoiled"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Leave(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 func TestPlacementIsStaleWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	redis := lab.Redis(t)

@@ -33,7 +33,8 @@ const (
 // Server returns the HTTP server of the public port. The caller serves a Listener with it and shuts it down.
 func (g *Gateway) Server() *http.Server {
 	return &http.Server{
-		Handler:                      g.Handler(),
+		Handler:                      http.HandlerFunc(g.answer),
+		ConnContext:                  withConn,
 		BaseContext:                  func(net.Listener) context.Context { return g.cut },
 		ReadHeaderTimeout:            headTimeout,
 		IdleTimeout:                  idleTimeout,
@@ -43,38 +44,37 @@ func (g *Gateway) Server() *http.Server {
 	}
 }
 
-// Handler serves the public routes. It matches the path as it was sent: nothing is cleaned, decoded or redirected.
-func (g *Gateway) Handler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: g.cfg.BodyTimeout, bodyOver: r.ContentLength == 0, leaving: &g.leaving}
-		x.always = g.cors.fields(x)
-		defer func() {
-			cause := recover()
-			if cause != nil && cause != http.ErrAbortHandler {
-				g.deps.Log.Error().Interface("panic", cause).Str("path", x.Path()).Stack().Msg("request failed")
-				if !x.begun {
-					refuse(x, protocol.UpstreamError(), nil)
-					return
-				}
+// answer serves the public routes. It matches the path as it was sent: nothing is cleaned, decoded or redirected.
+func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
+	x := newExchange(w, r, g.cfg.BodyTimeout)
+	x.leaving = &g.leaving
+	x.always = g.cors.fields(x)
+	defer func() {
+		cause := recover()
+		if cause != nil && cause != http.ErrAbortHandler {
+			g.deps.Log.Error().Interface("panic", cause).Str("path", x.Path()).Stack().Msg("request failed")
+			if !x.begun {
+				refuse(x, protocol.UpstreamError(), nil)
+				return
 			}
-			if cause != nil || x.cut || !x.begun {
-				panic(http.ErrAbortHandler) // the client must not take a cut answer, or none, for a whole one
-			}
-		}()
-		switch {
-		case overloaded(r.Header):
-			refuse(x, protocol.TooManyFields(maxFields), nil)
-		case !g.cors.preflight(x):
-			g.serve(x)
 		}
-	})
+		if cause != nil || x.cut || !x.begun {
+			panic(http.ErrAbortHandler) // the client must not take a cut answer, or none, for a whole one
+		}
+	}()
+	switch {
+	case overloaded(r.Header):
+		refuse(x, protocol.TooManyFields(maxFields), nil)
+	case !g.cors.preflight(x):
+		g.serve(x)
+	}
 }
 
 // httpExchange is net/http's side of an exchange.
 type httpExchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
-	control *http.ResponseController
+	conn    *frontConn
 	always  []headerField // of every answer
 	leaving *atomic.Bool  // the answer ends the connection; nil: it does not
 
@@ -84,10 +84,13 @@ type httpExchange struct {
 	bodyOver    bool // it came to its end, or will never
 	readUntil   time.Time
 
-	begun      bool
-	cut        bool // what was sent is not the whole answer
-	sized      bool // the reply has a Content-Length: no flush is needed to end it
-	writeUntil time.Time
+	begun bool
+	cut   bool // what was sent is not the whole answer
+	sized bool // the reply has a Content-Length: no flush is needed to end it
+}
+
+func newExchange(w http.ResponseWriter, r *http.Request, bodyTimeout time.Duration) *httpExchange {
+	return &httpExchange{w: w, r: r, conn: connOf(r), bodyTimeout: bodyTimeout, bodyOver: r.ContentLength == 0}
 }
 
 func (x *httpExchange) Context() context.Context    { return x.r.Context() }
@@ -138,34 +141,22 @@ func (x *httpExchange) extendRead(now time.Time) {
 	}
 	if until.After(x.readUntil) {
 		x.readUntil = until
-		_ = x.control.SetReadDeadline(until)
+		_ = x.conn.SetReadDeadline(until)
 	}
 }
 
 func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 	if !x.bodyOver { // net/http reads what is left of the body before it sends the head
-		_ = x.control.SetReadDeadline(time.Now().Add(drainTimeout))
+		_ = x.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 	}
+	x.conn.putHead(fields, x.always)
 	h := x.w.Header()
-	values := make([]string, 0, len(fields)+len(x.always)+1) // one piece of memory for all
-	add := func(name, value string) {
-		if before := h[name]; before != nil {
-			h[name] = append(before, value)
-			return
-		}
-		values = append(values, value)
-		h[name] = values[len(values)-1 : len(values) : len(values)]
-	}
-	for _, list := range [...][]headerField{fields, x.always} {
-		for _, f := range list {
-			add(f.Name, f.Value)
-		}
-	}
+	h["Content-Type"] = nil // it is among the fields: net/http must not look for one in the body
 	if x.leaving != nil && x.leaving.Load() {
 		h["Connection"] = []string{"close"}
 	}
 	if length >= 0 {
-		add("Content-Length", strconv.FormatInt(length, 10))
+		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 		x.sized = true
 	}
 	x.begun = true
@@ -175,15 +166,12 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 func (x *httpExchange) Cut() { x.cut = true }
 
 func (x *httpExchange) Write(p []byte) error {
-	if now := time.Now(); x.writeUntil.Sub(now) < writeTimeout/2 {
-		x.writeUntil = now.Add(writeTimeout)
-		_ = x.control.SetWriteDeadline(x.writeUntil)
-	}
+	x.conn.writeWithin(writeTimeout)
 	if _, err := x.w.Write(p); err != nil {
 		return err
 	}
 	if x.sized {
 		return nil // net/http sends it when the handler returns, in one write with the head
 	}
-	return x.control.Flush()
+	return http.NewResponseController(x.w).Flush()
 }

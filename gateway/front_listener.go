@@ -89,38 +89,6 @@ func tellNoRoom(c *net.TCPConn) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(c, refusalBytes))
 }
 
-type frontConn struct {
-	net.Conn
-	open   *atomic.Int64
-	closed atomic.Bool
-}
-
-func (c *frontConn) Close() error {
-	if !c.closed.Swap(true) {
-		c.open.Add(-1)
-	}
-	return c.Conn.Close()
-}
-
-// CloseWrite lets net/http end an answer before it closes the connection.
-func (c *frontConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-func (c *frontConn) Write(p []byte) (int, error) {
-	e, foreign := refusedByHTTP(p)
-	if !foreign {
-		return c.Conn.Write(p)
-	}
-	if _, err := c.Conn.Write(appendRefusal(nil, e)); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
 // httpErrorFields are what net/http writes between the status line and the text of its own errors, in one write. No
 // answer of a handler looks so: those have a Date at least, and all but a preflight's an X-Request-Id.
 var httpErrorFields = []byte("Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")

@@ -264,8 +264,8 @@ func TestDeadlinesEndWithTheBody(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, Config{})
 	ended := make(chan error, 2)
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &httpExchange{w: w, r: r, control: http.NewResponseController(w), bodyTimeout: drainTimeout}
+	server := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := newExchange(w, r, drainTimeout)
 		if x.Path() == "/read" {
 			_, _ = x.ReadBody(make([]byte, 100))
 		}

@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// TestDeadlinesReachWaits: a deadline ends a read that waits already as well as the next one, and one that was lifted or put
+// off ends none; the same holds for writes.
+func TestDeadlinesReachWaits(t *testing.T) {
+	t.Parallel()
+	front, client := net.Pipe()
+	defer client.Close()
+	c := &frontConn{Conn: front, open: new(atomic.Int64)}
+	defer c.Close()
+	past := time.Unix(1, 0)
+	for name, use := range map[string]struct {
+		set  func(time.Time) error
+		wait func([]byte) (int, error)
+		meet func([]byte) (int, error)
+	}{
+		"read":  {c.SetReadDeadline, c.Read, client.Write},
+		"write": {c.SetWriteDeadline, c.Write, client.Read},
+	} {
+		_ = use.set(past)
+		if _, err := use.wait([]byte("a")); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s after its deadline: %v", name, err)
+		}
+		_ = use.set(time.Time{})
+		ended := make(chan error)
+		go func() { _, err := use.wait([]byte("a")); ended <- err }()
+		if _, err := use.meet(make([]byte, 1)); err != nil || <-ended != nil {
+			t.Errorf("%s after its deadline was lifted: %v", name, err)
+		}
+		go func() { _, err := use.wait([]byte("a")); ended <- err }()
+		_ = use.set(past) // before it waits, or while it does
+		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s under its deadline: %v", name, err)
+		}
+	}
+}
+
+// TestWriteTimeKept: what is left of an answer's time to be taken is the next one's where it is half of it at least, and a
+// connection whose deadline has passed gets all of it.
+func TestWriteTimeKept(t *testing.T) {
+	t.Parallel()
+	c := &frontConn{}
+	for _, left := range []time.Duration{-time.Second, time.Second, writeTimeout - time.Second, 3 * writeTimeout} {
+		c.writeBy = deadline{set: time.Now().Add(left)}
+		c.writeWithin(writeTimeout)
+		kept := c.writeBy.want == c.writeBy.set
+		if got := time.Until(c.writeBy.want); kept != (left == writeTimeout-time.Second) || got > writeTimeout || got < writeTimeout/2-time.Second {
+			t.Errorf("with %v left: kept %v, %v now", left, kept, got)
+		}
+	}
+}
+
+// TestDeadlinesAreFew: each costs the runtime a timer's move. net/http asks for eleven per request.
+func TestDeadlinesAreFew(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Config{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reads, writes atomic.Int64
+	f.addr = l.Addr().String()
+	server, done := f.Server(), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(Listener(&countingListener{l, &reads, &writes}, 10, zerolog.Nop()))
+	}()
+	defer func() { _ = server.Close(); <-done }()
+	const requests = 20
+	w := f.dial(t)
+	for range requests {
+		if got := w.send(f.post(f.key, `{"model":"none","messages":[{"role":"user","content":"hi"}]}`)).answer("POST"); got.StatusCode != 404 {
+			t.Fatalf("%d %s", got.StatusCode, got.text)
+		}
+	}
+	if reads.Load() < requests || reads.Load() > 3*requests+3 || writes.Load() != 1 {
+		t.Errorf("%d requests set %d deadlines for reads and %d for writes", requests, reads.Load(), writes.Load())
+	}
+}
+
+type countingListener struct {
+	net.Listener
+	reads, writes *atomic.Int64
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &countingConn{c, l}, err
+}
+
+type countingConn struct {
+	net.Conn
+	of *countingListener
+}
+
+func (c *countingConn) SetReadDeadline(t time.Time) error {
+	c.of.reads.Add(1)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *countingConn) SetWriteDeadline(t time.Time) error {
+	c.of.writes.Add(1)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// TestFieldsEndNoLine: whatever a value holds, the fields are those that were given.
+func TestFieldsEndNoLine(t *testing.T) {
+	t.Parallel()
+	front, client := net.Pipe()
+	defer client.Close()
+	c := &frontConn{Conn: front, open: new(atomic.Int64)}
+	defer c.Close()
+	got := make(chan string)
+	go func() {
+		var all [500]byte
+		n, _ := client.Read(all[:])
+		got <- string(all[:n])
+	}()
+	c.putHead([]headerField{{"A", " x\r\nB: y\n\r\nz \r\n"}}, []headerField{{"C", ""}})
+	const sent = "HTTP/1.1 400 Bad Request\r\nDate: now\r\n\r\nbody"
+	if n, err := c.Write([]byte(sent)); n != len(sent) || err != nil {
+		t.Errorf("%d %v", n, err)
+	}
+	want := "HTTP/1.1 400 Bad Request\r\nA: x  B: y   z\r\nC: \r\nDate: now\r\n\r\nbody"
+	if all := <-got; all != want {
+		t.Errorf("%q", all)
+	}
+	if c.head != nil {
+		t.Error("the fields would be written again")
+	}
+}

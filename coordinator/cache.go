@@ -38,27 +38,45 @@ type Answer struct {
 //
 //	C1. Lookup returns an answer exactly as it was written, or none: an entry that is not whole is a miss.
 //	C2. Every entry goes by itself.
+//	C3. A Redis that does not answer costs a few look-ups their waiting, then one in 250 ms.
 type Cache struct {
-	cfg    CacheConfig
-	failed atomic.Int64
+	cfg     CacheConfig
+	breaker breaker // for look-ups
+	failed  atomic.Int64
 }
 
 // NewCache starts nothing.
-func NewCache(cfg CacheConfig) *Cache { return &Cache{cfg: cfg} }
+func NewCache(cfg CacheConfig) *Cache {
+	c := &Cache{cfg: cfg}
+	c.breaker.turned = func(away bool, err error) {
+		if away {
+			cfg.Log.Warn().Err(err).Msg("the response cache does not answer: requests go on without it")
+		} else {
+			cfg.Log.Info().Msg("the response cache answers again")
+		}
+	}
+	return c
+}
 
 // cacheFields is what an entry consists of.
 var cacheFields = []string{"status", "content_type", "body", "model", "prompt", "cached", "completion", "stored_at"}
 
-// Lookup declares the read of an answer on b; nil is a miss. hash stands for all that shapes the answer.
+// Lookup declares the read of an answer on b; nil is a miss, also while the tenant's cache is away and is not asked. hash
+// stands for all that shapes the answer.
 func (c *Cache) Lookup(b *pipeline.Batch, tenant, hash string) *pipeline.Handle[*Answer] {
+	if !c.breaker.closed(tenant, time.Now()) {
+		return pipeline.Resolved[*Answer](nil, nil)
+	}
 	command := pipeline.Command{Store: c.cfg.Store, Name: "HMGET", Key: CacheEntry(tenant, hash), Args: cacheFields}
-	return pipeline.Declare(b, command, func(m rueidis.RedisMessage) (*Answer, error) {
+	h := pipeline.Declare(b, command, func(m rueidis.RedisMessage) (*Answer, error) {
 		fields, err := m.ToArray()
 		if err != nil {
 			return nil, err
 		}
 		return readAnswer(fields), nil
 	})
+	h.Then(func(_ *Answer, err error) { c.breaker.asked(tenant, err, time.Now()) })
+	return h
 }
 
 // readAnswer is nil unless every field is there and can be read. // C1

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/headgate/headgate/bench/lab"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/pipeline"
@@ -100,5 +102,37 @@ func TestCacheKeepsNothingWithoutATime(t *testing.T) {
 	s.write(c, answer(), 0)
 	if found := s.exists(coordinator.CacheEntry("acme", "h1")); found != nil {
 		t.Fatal("kept for ever")
+	}
+}
+
+// C3: a frozen Redis costs a few look-ups their waiting; then requests go on without it, which the log says once, until it is back.
+func TestCacheThatDoesNotAnswerIsNotAsked(t *testing.T) {
+	t.Parallel()
+	redis := lab.Redis(t)
+	s, log := newSite(t, pipeline.StoreConfig{URL: redis.URL()}), &lines{}
+	s.write(coordinator.NewCache(coordinator.CacheConfig{Store: s.store}), answer(), time.Hour)
+	s.cfg.Timeout = 150 * time.Millisecond
+	c := coordinator.NewCache(coordinator.CacheConfig{Store: s.dial(), Log: zerolog.New(log)})
+	look := func() (a *coordinator.Answer, asked bool) {
+		b := s.pipes.Batch()
+		a, _ = c.Lookup(b, "acme", "h1").Wait(t.Context())
+		return a, b.RoundTrips() > 0
+	}
+	redis.Stop()
+	asked := 0
+	for range 1000 {
+		if a, waited := look(); a != nil {
+			t.Fatal("an answer of a Redis that stands still")
+		} else if waited {
+			asked++
+		}
+	}
+	if asked < 3 || asked > 50 || log.count("does not answer") != 1 {
+		t.Errorf("%d of 1000 look-ups waited; the log: %d", asked, log.count("does not answer"))
+	}
+	redis.Cont()
+	lab.Eventually(t, 20*time.Second, func() bool { a, _ := look(); return a != nil }, "not found again")
+	if log.count("does not answer") != 1 || log.count("answers again") != 1 {
+		t.Errorf("the log says %d times that it is away, %d times that it is back", log.count("does not answer"), log.count("answers again"))
 	}
 }

@@ -48,6 +48,7 @@ type Ledger struct {
 	acked     acked
 	local     local
 	health    health
+	breaker   breaker // for admissions
 	primaries primaries
 	wake      chan struct{} // to Run: a tenant's set is to be written
 }
@@ -89,7 +90,7 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		// Run writes it right after the admission.
 		l.declareAnnouncement(b, []string{r.Tenant})
 	}
-	if !l.health.closed(r.Tenant, now) {
+	if !l.breaker.closed(r.Tenant, now) {
 		return pipeline.Resolved(Admission{}, ErrNotAsked)
 	}
 	h := lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply lua.AdmitReply) Admission {
@@ -99,7 +100,7 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		if flooded {
 			l.lookups.done(r.Tenant)
 		}
-		l.health.asked(r.Tenant, err, l.cfg.Clock())
+		l.breaker.asked(r.Tenant, err, l.cfg.Clock())
 	})
 	return h
 }

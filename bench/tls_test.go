@@ -158,8 +158,8 @@ func TestTLSEverywhere(t *testing.T) {
 	if n := serial(); n != 7 {
 		t.Errorf("certificate %d", n)
 	}
-	if answer := fleet.Ask(t, replica.URL, secret, fleet.Chat("secure", "hi")); answer.Status == 200 {
-		t.Error("the port speaks cleartext too")
+	if answer := fleet.Ask(t, replica.URL, secret, fleet.Chat("secure", "hi")); answer.Status != 400 || !strings.Contains(answer.Body, "This port speaks HTTPS") {
+		t.Errorf("cleartext: %d %s", answer.Status, answer.Body)
 	}
 	a.issue(t, "public", 8)
 	lab.Eventually(t, 20*time.Second, func() bool { return serial() == 8 }, "the renewed certificate is shown")

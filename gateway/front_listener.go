@@ -76,14 +76,19 @@ func (l *listener) turnAway(c net.Conn) {
 	}
 }
 
-// tellNoRoom reads a request before it answers, and what else comes until the client closes: what is sent to a connection that
-// was closed unread is a reset, which takes the answer with it.
+// tellNoRoom reads a request before it answers.
 func tellNoRoom(c *net.TCPConn) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(refusalTime))
 	_, _ = c.Read(make([]byte, 4<<10))
+	lastWord(c, protocol.NoRoom("connection"))
+}
+
+// lastWord writes an answer and reads what else comes until the client closes: what is sent to a connection that was closed
+// unread is a reset, which takes the answer with it.
+func lastWord(c *net.TCPConn, e protocol.Error) {
 	_ = c.SetDeadline(time.Now().Add(refusalTime))
-	if _, err := c.Write(appendRefusal(nil, protocol.NoRoom("connection"))); err != nil || c.CloseWrite() != nil {
+	if _, err := c.Write(appendRefusal(nil, e)); err != nil || c.CloseWrite() != nil {
 		return
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(c, refusalBytes))

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/headgate/headgate/gateway"
 )
 
 // authorities are the system's certificate authorities and those of the file; nil, which means the system's, without one.
@@ -56,13 +58,12 @@ func openCertificate(cert, key string, log zerolog.Logger) (*certificate, error)
 	return c, nil
 }
 
-// cover speaks TLS 1.2 or later on every connection. A connection is handed over before its handshake, which counts
-// into the time that a head may take.
+// cover speaks TLS 1.2 or later on every connection.
 func (c *certificate) cover(l net.Listener) net.Listener {
 	if c == nil {
 		return l
 	}
-	return tls.NewListener(l, &tls.Config{
+	return gateway.TLS(l, &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current.Load(), nil },

@@ -177,6 +177,18 @@ func TestDeadline(t *testing.T) {
 	lab.Eventually(t, 10*time.Second, func() bool { return s.Ready(t.Context()) == nil }, "the store answers again")
 }
 
+// What stands still for less than the timeout is waited for, however long that is: no connection is given up before.
+func TestALongTimeoutIsKept(t *testing.T) {
+	t.Parallel()
+	r := lab.Redis(t)
+	s := newStore(t, r.URL(), 20*time.Second)
+	r.Stop()
+	defer time.AfterFunc(3*time.Second, r.Cont).Stop()
+	if _, err := s.Do(t.Context(), "PING", ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNeverReached: a store whose Redis is down refuses at once and connects when it comes.
 func TestNeverReached(t *testing.T) {
 	t.Parallel()

@@ -187,7 +187,7 @@ func clientOption(cfg StoreConfig) (rueidis.ClientOption, error) {
 		option.Sentinel.TLSConfig = option.TLSConfig
 	}
 	option.Dialer.Timeout = 2 * time.Second
-	option.ConnWriteTimeout = 2 * time.Second
+	option.ConnWriteTimeout = max(2*time.Second, cfg.Timeout) // a connection that is quiet for so long is closed with all calls on it
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16
 	followPrimaries(&option)

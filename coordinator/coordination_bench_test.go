@@ -58,7 +58,7 @@ func BenchmarkCoordination(b *testing.B) {
 			post := pipes.Post()
 			ledger.Settle(post, Settlement{Tenant: tenant, RID: rid, Claim: a.Claim, AdmittedAt: a.AdmittedAt, KeepRequest: true,
 				Prompt: 60, Completion: 20, CostNUSD: 300, Record: record.AppendJSON(make([]byte, 0, 1280)), Real: true})
-			placement.ReleaseAs(post, Release{Pool: "qwen", RID: rid, Attempt: 1, Answered: true, Completion: 20})
+			placement.Release(post, Release{Pool: "qwen", RID: rid, Attempt: 1, Answered: true, Completion: 20})
 			post.Send()
 		}
 	})

@@ -189,14 +189,9 @@ func (p *Placement) Await(ctx context.Context, a Ask) (Place, error) {
 	}
 }
 
-// Release is ReleaseAs for a request of which nothing more is known.
-func (p *Placement) Release(post *pipeline.Post, pool, rid string, attempt int) {
-	p.ReleaseAs(post, Release{Pool: pool, RID: rid, Attempt: attempt})
-}
-
-// ReleaseAs declares on post the end of all that a request holds in the pool for attempts up to one. From here on a grant
+// Release declares on post the end of all that a request holds in the pool for attempts up to one. From here on a grant
 // for it is given back. It does not send.
-func (p *Placement) ReleaseAs(post *pipeline.Post, r Release) {
+func (p *Placement) Release(post *pipeline.Post, r Release) {
 	if of, held := p.holds.at(holdKey{r.Pool, r.RID}, r.Attempt); held && of.backend != "" {
 		p.flow.end(r, of)
 	}

@@ -39,7 +39,7 @@ func TestPlacementFailedBackendIsLeftAlone(t *testing.T) {
 			return b.Waiting() == 0
 		}, "still cooling down")
 		post := s.pipes.Post()
-		b.ReleaseAs(post, coordinator.Release{Pool: "p", RID: "03", Attempt: 1, Answered: true})
+		b.Release(post, coordinator.Release{Pool: "p", RID: "03", Attempt: 1, Answered: true})
 		post.Send()
 		lab.Eventually(t, 20*time.Second, func() bool {
 			m, err := s.store.Do(t.Context(), "HGET", coordinator.BackendRecord("p", "b1"), "failures")
@@ -94,7 +94,7 @@ func TestPlacementScores(t *testing.T) {
 	release := func(r coordinator.Release) {
 		r.Pool, r.Attempt = "p", 1
 		post := s.pipes.Post()
-		p.ReleaseAs(post, r)
+		p.Release(post, r)
 		post.Send()
 		if err := s.pipes.Drain(t.Context(), s.store); err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func TestPlacementProbes(t *testing.T) {
 			// b answers on b1 all the time, and says so.
 			s.place(b, wish("01", 1))
 			post := s.pipes.Post()
-			b.ReleaseAs(post, coordinator.Release{Pool: "p", RID: "01", Attempt: 1, Answered: true})
+			b.Release(post, coordinator.Release{Pool: "p", RID: "01", Attempt: 1, Answered: true})
 			post.Send()
 			if err := s.pipes.Drain(t.Context(), s.store); err != nil {
 				t.Fatal(err)

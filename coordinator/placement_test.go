@@ -104,7 +104,7 @@ func (s *site) place(p *coordinator.Placement, a coordinator.Ask) coordinator.Pl
 
 func (s *site) release(p *coordinator.Placement, rid string, attempt int) {
 	post := s.pipes.Post()
-	p.Release(post, "p", rid, attempt)
+	p.Release(post, coordinator.Release{Pool: "p", RID: rid, Attempt: attempt})
 	post.Send()
 }
 

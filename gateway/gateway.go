@@ -54,8 +54,8 @@ type Placement interface {
 	Place(b *pipeline.Batch, a coordinator.Ask) *pipeline.Handle[coordinator.Place]
 	// Await returns the place a queued request was granted, or ctx's error.
 	Await(ctx context.Context, a coordinator.Ask) (coordinator.Place, error)
-	// ReleaseAs declares that whatever attempts up to this one hold is given back, and how it went.
-	ReleaseAs(p *pipeline.Post, r coordinator.Release)
+	// Release declares that whatever attempts up to this one hold is given back, and how it went.
+	Release(p *pipeline.Post, r coordinator.Release)
 	// Replicas is how many replicas this one saw living lately, itself included.
 	Replicas() int
 	// Failed declares that a backend failed a request: the fleet leaves it alone for a while.

@@ -39,7 +39,7 @@ func (r *request) closeBooks() {
 		r.settle(line, func(s coordinator.Settlement) { r.g.deps.Ledger.Settle(post, s) })
 	}
 	if r.placed {
-		r.g.deps.Placement.ReleaseAs(post, r.release())
+		r.g.deps.Placement.Release(post, r.release())
 	}
 	r.keep(post)
 	done()

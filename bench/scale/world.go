@@ -190,7 +190,7 @@ func (r *replica) end(h held) {
 			Completion: answerTokens, CostNUSD: 1_400_000, Record: usageLine(h.request, h.place.Backend), Real: true})
 	}
 	if r.half != ledgerAlone {
-		r.placement.ReleaseAs(post, coordinator.Release{Pool: h.ask.Pool, RID: h.ask.RID, Attempt: 1, Answered: true,
+		r.placement.Release(post, coordinator.Release{Pool: h.ask.Pool, RID: h.ask.RID, Attempt: 1, Answered: true,
 			TTFT: 50 * time.Millisecond, Completion: answerTokens})
 	}
 	post.Send()

@@ -13,11 +13,10 @@ const (
 	ackedMax = 50_000
 )
 
-// acked is the settlements Redis acknowledged a moment ago, oldest first. The zero value is ready to use.
+// acked is the settlements Redis acknowledged a moment ago. The zero value is ready to use.
 type acked struct {
 	mu   sync.Mutex
-	list []keptSettlement // since: when it was acknowledged
-	gone int              // of them are forgotten, the first ones
+	kept packed // since: when it was acknowledged
 }
 
 // add notes one. While Redis fails nothing is forgotten but what has no room: what was acknowledged shortly before must be
@@ -25,24 +24,18 @@ type acked struct {
 func (a *acked) add(s Settlement, now time.Time, failing bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.gone < len(a.list) && (len(a.list)-a.gone >= ackedMax || !failing && now.Sub(a.list[a.gone].since) > ackedFor) {
-		a.list[a.gone] = keptSettlement{}
-		a.gone++
+	for a.kept.n >= ackedMax || !failing && a.kept.n > 0 && now.Sub(a.kept.oldest()) > ackedFor {
+		a.kept.drop()
 	}
-	if a.gone > 64 && a.gone > len(a.list)/2 { // so each is moved once, not with every settlement after it
-		kept := copy(a.list, a.list[a.gone:])
-		clear(a.list[kept:])
-		a.list, a.gone = a.list[:kept], 0
-	}
-	a.list = append(a.list, keptSettlement{s, now})
+	a.kept.put(keptSettlement{s, now})
 }
 
 // take is all of them; they are forgotten.
 func (a *acked) take() []keptSettlement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := a.list[a.gone:]
-	a.list, a.gone = nil, 0
+	list := a.kept.all()
+	a.kept = packed{}
 	return list
 }
 

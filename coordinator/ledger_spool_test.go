@@ -261,34 +261,16 @@ func TestAckedIsBounded(t *testing.T) {
 	for i := range ackedMax + 10 {
 		a.add(kept(i).Settlement, noon, true)
 	}
-	if kept := a.list[a.gone:]; len(kept) != ackedMax || kept[0].RID != "r10" {
+	if kept := a.kept.all(); len(kept) != ackedMax || kept[0].RID != "r10" {
 		t.Fatalf("%d from %s", len(kept), kept[0].RID)
 	}
 	a.add(kept(1).Settlement, noon.Add(ackedFor+time.Second), true)
-	if len(a.list[a.gone:]) != ackedMax {
+	if len(a.kept.all()) != ackedMax {
 		t.Fatal("forgot while redis fails")
 	}
 	a.add(kept(2).Settlement, noon.Add(ackedFor+time.Second), false)
-	if len(a.list[a.gone:]) != 2 || cap(a.list) > 4*ackedMax || len(a.take()) != 2 || len(a.take()) != 0 {
-		t.Fatalf("%d", len(a.list[a.gone:]))
-	}
-}
-
-// One settlement after another: each is moved a few times, not with every one after it.
-func TestAckedMovesLittle(t *testing.T) {
-	t.Parallel()
-	var a acked
-	const all = 40_000 // a millisecond apart: 10,001 are kept
-	moved := 0
-	for i := range all {
-		before := a.gone
-		a.add(kept(i).Settlement, noon.Add(time.Duration(i)*time.Millisecond), false)
-		if a.gone < before {
-			moved += len(a.list)
-		}
-	}
-	if held := len(a.list) - a.gone; held != 10_001 || moved == 0 || moved > 2*all {
-		t.Errorf("%d held, %d moved", held, moved)
+	if n := a.kept.n; n != 2 || len(a.kept.pieces) > 2 || len(a.take()) != 2 || len(a.take()) != 0 {
+		t.Fatalf("%d in %d pieces", n, len(a.kept.pieces))
 	}
 }
 

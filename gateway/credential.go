@@ -39,7 +39,9 @@ func credentialOf(x head) (credential, *refusal) {
 		return credential{}, refusalOf(protocol.MissingAPIKey(), headerField{"Www-Authenticate", "Bearer"})
 	}
 	sum := sha256.Sum256([]byte(key))
-	return credential{hash: hex.EncodeToString(sum[:]), tenant: tenantOf(key)}, nil
+	var hash [2 * sha256.Size]byte
+	hex.Encode(hash[:], sum[:])
+	return credential{hash: string(hash[:]), tenant: tenantOf(key)}, nil
 }
 
 // bearer takes the secret out of an Authorization value; the scheme's case does not matter, the secret's does.

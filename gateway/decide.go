@@ -72,7 +72,7 @@ func (r *request) decide() *refusal {
 // among the imported keys, which may have any shape and win. led: an alias led to a tenant, and the key is still to be
 // admitted there.
 func (r *request) introduce() (led bool, no *refusal) {
-	alias := r.g.deps.Ledger.Alias(r.batch, r.key.hash)
+	alias := r.g.deps.Ledger.Alias(&r.batch, r.key.hash)
 	var guess *pipeline.Handle[coordinator.Admission]
 	guessed := r.key.tenant
 	if guessed != "" {
@@ -110,7 +110,7 @@ func (r *request) giveBack(guess *pipeline.Handle[coordinator.Admission]) {
 func (r *request) declareAdmission() *pipeline.Handle[coordinator.Admission] {
 	r.record.Tenant = r.key.tenant
 	r.asked = r.known
-	return r.g.deps.Ledger.Admit(r.batch, r.admissionRequest())
+	return r.g.deps.Ledger.Admit(&r.batch, r.admissionRequest())
 }
 
 // admitted is the ledger's part of the decision. A reply that did not come may have been applied: r.asked makes end
@@ -162,7 +162,7 @@ func (r *request) declareCache() *pipeline.Handle[*coordinator.Answer] {
 		return nil
 	}
 	r.record.Cache = coordinator.CacheMiss
-	return r.g.deps.Cache.Lookup(r.batch, r.key.tenant, r.hash)
+	return r.g.deps.Cache.Lookup(&r.batch, r.key.tenant, r.hash)
 }
 
 // joinFlight is the equal request to follow, if the catalogue wants equal requests to be sent once; nil where there is none,

@@ -75,6 +75,8 @@ type httpExchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	conn    *frontConn
+	path    string
+	query   string
 	always  []headerField // of every answer
 	leaving *atomic.Bool  // the answer ends the connection; nil: it does not
 
@@ -90,7 +92,8 @@ type httpExchange struct {
 }
 
 func newExchange(w http.ResponseWriter, r *http.Request, bodyTimeout time.Duration) *httpExchange {
-	return &httpExchange{w: w, r: r, conn: connOf(r), bodyTimeout: bodyTimeout, bodyOver: r.ContentLength == 0}
+	path, query, _ := strings.Cut(r.RequestURI, "?")
+	return &httpExchange{w: w, r: r, conn: connOf(r), path: path, query: query, bodyTimeout: bodyTimeout, bodyOver: r.ContentLength == 0}
 }
 
 func (x *httpExchange) Context() context.Context    { return x.r.Context() }
@@ -99,15 +102,9 @@ func (x *httpExchange) Header(name string) []string { return x.r.Header[name] }
 func (x *httpExchange) BodyLength() int64           { return x.r.ContentLength }
 
 // Path is the target as sent, up to its query. An absolute target or an authority is no path and matches no route.
-func (x *httpExchange) Path() string {
-	path, _, _ := strings.Cut(x.r.RequestURI, "?")
-	return path
-}
+func (x *httpExchange) Path() string { return x.path }
 
-func (x *httpExchange) Query() string {
-	_, query, _ := strings.Cut(x.r.RequestURI, "?")
-	return query
-}
+func (x *httpExchange) Query() string { return x.query }
 
 func (x *httpExchange) RemoteIP() string {
 	host, _, err := net.SplitHostPort(x.r.RemoteAddr)

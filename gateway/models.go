@@ -58,13 +58,13 @@ func (r *request) recognise(also func()) (coordinator.Allowed, *refusal) {
 		if also != nil {
 			also()
 		}
-		return r.g.deps.Ledger.Models(r.batch, r.key.tenant, r.key.hash)
+		return r.g.deps.Ledger.Models(&r.batch, r.key.tenant, r.key.hash)
 	}
 	if hint, seen := r.g.deps.Ledger.Seen(r.key.hash); seen {
 		r.key.tenant = hint.Tenant
 		return r.recognised(declare())
 	}
-	alias := r.g.deps.Ledger.Alias(r.batch, r.key.hash)
+	alias := r.g.deps.Ledger.Alias(&r.batch, r.key.hash)
 	var asShaped *pipeline.Handle[coordinator.Allowed]
 	if r.key.tenant != "" {
 		asShaped = declare()

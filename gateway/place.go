@@ -58,7 +58,7 @@ func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.P
 	}
 	r.placed = true
 	r.record.Candidates = len(candidates)
-	return r.g.deps.Placement.Place(r.batch, r.ask)
+	return r.g.deps.Placement.Place(&r.batch, r.ask)
 }
 
 // placedBy is placement's part: a slot, a place in the queue, or no.
@@ -154,7 +154,7 @@ func queueClass(priority int) int {
 // prefix names the beginnings of the prompt that a backend may still have computed. It is made once: another attempt may
 // come when the prompt is gone.
 func (r *request) prefix() coordinator.Prefix {
-	if r.prints == nil {
+	if !r.printed {
 		parts := coordinator.PromptParts{Model: r.model.Name, Salt: r.scan.CacheSalt, Tokens: r.promptEstimate()}
 		if own := r.salt(r.hint.IsolatePrefix, r.hint.Team); own != "" {
 			parts.Salt = own
@@ -163,14 +163,15 @@ func (r *request) prefix() coordinator.Prefix {
 		if at := r.scan.MessagesAt; at.Present() {
 			parts.Text = r.body[at.From:at.To]
 			parts.Lead = r.body[r.scan.SystemAt.From:r.scan.SystemAt.To]
+			ends := [len(r.scan.MessageEnds)]coordinator.MessageEnd{}
+			parts.Ends = ends[:0]
 			for i, end := range r.scan.MessageEnds[:min(r.scan.Messages, len(r.scan.MessageEnds))] {
 				parts.Ends = append(parts.Ends, coordinator.MessageEnd{At: end - at.From, Answer: r.scan.Answers[i]})
 			}
 		} else if at := r.scan.Opening(); at.Present() {
 			parts.Text = r.body[at.From:at.To]
 		}
-		prints := coordinator.Fingerprints(parts)
-		r.prints = &prints
+		r.prints, r.printed = coordinator.Fingerprints(parts), true
 	}
-	return *r.prints
+	return r.prints
 }

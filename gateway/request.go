@@ -79,15 +79,16 @@ type request struct {
 	model catalogue.Model
 	known bool // the model is known in the catalogue or was seen in Consul
 
-	batch     *pipeline.Batch
-	asked     bool // an admission was sent: it has to be settled
+	batch     pipeline.Batch // what is asked before the engine is
+	asked     bool           // an admission was sent: it has to be settled
 	admission coordinator.Admission
 	hash      string // of the cacheable request; "" when it is not
 	hit       *coordinator.Answer
 	tranche   tranche
-	unsaid    int64               // output tokens per choice where the client names no cap; 0: not asked for yet
-	uncapped  bool                // an engine refused the cap that was written: it is sent without one
-	prints    *coordinator.Prefix // nil until it is asked for
+	unsaid    int64 // output tokens per choice where the client names no cap; 0: not asked for yet
+	uncapped  bool  // an engine refused the cap that was written: it is sent without one
+	prints    coordinator.Prefix
+	printed   bool // prints are made
 	ask       coordinator.Ask
 	placed    bool // placement was asked: it has to be released
 	place     coordinator.Place
@@ -117,7 +118,7 @@ type request struct {
 func (g *Gateway) begin(x exchange) *request {
 	var id [16]byte
 	rand.Read(id[:])
-	r := &request{g: g, x: x, ctx: x.Context(), start: time.Now(), batch: g.deps.Pipeline.Batch()}
+	r := &request{g: g, x: x, ctx: x.Context(), start: time.Now()}
 	r.record = coordinator.Record{
 		Time:        r.start,
 		RID:         hex.EncodeToString(id[:]),

@@ -47,7 +47,7 @@ func (r *request) declareHolder(id string) *pipeline.Handle[string] {
 	if _, known := r.g.deps.Responses.Known(r.key.tenant, id); known {
 		return nil
 	}
-	return r.g.deps.Responses.Find(r.batch, r.key.tenant, id)
+	return r.g.deps.Responses.Find(&r.batch, r.key.tenant, id)
 }
 
 // declarePrevious is declareHolder for the response the request continues. One this replica remembers takes no wait.
@@ -109,7 +109,7 @@ func (r *request) findAgain(id string) (backend string, err error) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-			backend, err = r.g.deps.Responses.Find(r.batch, r.key.tenant, id).Wait(r.ctx)
+			backend, err = r.g.deps.Responses.Find(&r.batch, r.key.tenant, id).Wait(r.ctx)
 		case <-r.ctx.Done():
 			timer.Stop()
 			err = context.Cause(r.ctx)

@@ -126,7 +126,10 @@ func asForm(r *request) (scan.Body, *scan.Fault) {
 
 // target is what an engine is asked for, below its base path.
 func (r *request) target() string {
-	target := strings.Replace(r.route.path, "{id}", r.id, 1)
+	target := r.route.path
+	if r.id != "" {
+		target = strings.Replace(target, "{id}", r.id, 1)
+	}
 	if query := r.x.Query(); r.route.query && query != "" {
 		target += "?" + query
 	}

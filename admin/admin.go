@@ -43,6 +43,7 @@ type Check struct {
 type Config struct {
 	Token  string // "": none needed; config allows that on loopback addresses only
 	Checks []Check
+	Watch  time.Duration // how long Watch gives all checks together where that is more than checkTime
 
 	Capacity func() []coordinator.Capacity // must not block; nil: /capacity is not there
 }

@@ -42,7 +42,7 @@ func (s *Server) Fault() error {
 
 // look checks once, tells what is new against the names of before, and returns those of now.
 func (s *Server) look(ctx context.Context, before []string) []string {
-	limit, cancel := context.WithTimeout(ctx, checkTime)
+	limit, cancel := context.WithTimeout(ctx, max(checkTime, s.cfg.Watch))
 	defer cancel()
 	faults, warnings := s.faults(limit)
 	if ctx.Err() != nil {

@@ -27,7 +27,7 @@ const (
 	devListen = "127.0.0.1:8080"
 	devNotice = 0 // nobody balances load over one replica
 	devDrain  = 5 * time.Second
-	// devRedisTimeout is long: on a laptop that compiles something else nobody is helped by a 503.
+	// devRedisTimeout is long: on a laptop that compiles something else nobody is helped by a 503, or by a warning.
 	devRedisTimeout = 2 * time.Second
 	devTenant       = "dev"
 	devModels       = `models:
@@ -90,7 +90,7 @@ func (i *instance) run(ctx context.Context) error {
 		}
 	}
 	var err error
-	if i.replica, err = build(i.cfg, substitutes{simple: i.redis != nil, catalogue: i.models}, i.log); err != nil {
+	if i.replica, err = build(i.cfg, substitutes{simple: i.redis != nil, catalogue: i.models, patience: i.cfg.RedisTimeout}, i.log); err != nil {
 		return err
 	}
 	return i.replica.run(ctx, conduct{started: i.welcome, waiting: i.waiting, hurry: i.atOnce()})

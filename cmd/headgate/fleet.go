@@ -56,6 +56,7 @@ const cacheTimeout = 150 * time.Millisecond
 type substitutes struct {
 	simple    bool             // the Redis is the embedded one
 	catalogue *catalogue.Store // nil: the file of HG_CATALOG
+	patience  time.Duration    // of what serve gives less: the response cache, the watch on readiness
 }
 
 // build puts a replica together and opens its ports. Nothing runs before run.
@@ -71,7 +72,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 	if r.roots, err = authorities(cfg.CAFile); err != nil {
 		return nil, err
 	}
-	if err := r.buildStores(instead.simple); err != nil {
+	if err := r.buildStores(instead); err != nil {
 		return nil, err
 	}
 	r.cluster = cluster.New(cluster.Config{ConsulAddr: cfg.ConsulAddr, ConsulService: cfg.ConsulService, Static: static(cfg.Backends), Roots: r.roots}, r.catalogue, log)
@@ -100,7 +101,7 @@ func build(cfg config.Config, instead substitutes, log zerolog.Logger) (*replica
 		Ledger: r.ledger, Placement: r.placement, Cache: cache, Responses: responses, Cluster: r.cluster, Catalogue: r.catalogue,
 		Pipeline: r.pipeline, UsageLog: r.usageLog, Observe: metrics.Observe, Log: log,
 	})
-	r.admin = admin.New(admin.Config{Token: cfg.AdminToken, Checks: r.checks(instead.simple), Capacity: r.placement.Capacity}, metrics, log)
+	r.admin = admin.New(admin.Config{Token: cfg.AdminToken, Checks: r.checks(instead.simple), Watch: instead.patience, Capacity: r.placement.Capacity}, metrics, log)
 	if err := r.listen(); err != nil {
 		return nil, errors.Join(err, r.usageLog.Close())
 	}
@@ -130,7 +131,8 @@ func openCatalogue(path string, log zerolog.Logger) (*catalogue.Store, error) {
 	return store, nil
 }
 
-func (r *replica) buildStores(simple bool) (err error) {
+func (r *replica) buildStores(instead substitutes) (err error) {
+	simple := instead.simple
 	cacheURL := r.cfg.CacheRedisURL
 	if cacheURL == "" {
 		cacheURL = r.cfg.RedisURL
@@ -141,7 +143,7 @@ func (r *replica) buildStores(simple bool) (err error) {
 		Roots: r.roots, Simple: simple, Log: r.log}); err != nil {
 		return fmt.Errorf("HG_REDIS_URL: %w", err)
 	}
-	if r.answers, err = pipeline.NewStore(pipeline.StoreConfig{Name: "cache", URL: cacheURL, Timeout: min(cacheTimeout, r.cfg.RedisTimeout),
+	if r.answers, err = pipeline.NewStore(pipeline.StoreConfig{Name: "cache", URL: cacheURL, Timeout: max(min(cacheTimeout, r.cfg.RedisTimeout), instead.patience),
 		Roots: r.roots, Simple: simple, Log: r.log}); err != nil {
 		return fmt.Errorf("HG_CACHE_REDIS_URL: %w", err)
 	}

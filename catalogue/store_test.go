@@ -1,45 +1,29 @@
 package catalogue
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/headgate/headgate/bench/lab"
 )
 
-// lines is a log that may be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), part)
-}
+const patience = 20 * time.Second
 
 // watched is a store that polls fast, and the file behind it.
-func watched(t *testing.T, text string) (*Store, string, *lines) {
+func watched(t *testing.T, text string) (*Store, string, *lab.Output) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "models.yaml")
 	put(t, path, text)
-	log := &lines{}
+	log := &lab.Output{}
 	s, err := Open(path, zerolog.New(log))
 	if err != nil {
 		t.Fatal(err)
@@ -68,15 +52,6 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("never: " + what)
-		}
-	}
-}
-
 func (s *Store) knows(name string) func() bool {
 	return func() bool { _, ok := s.Current().Resolve(name); return ok }
 }
@@ -85,12 +60,12 @@ func TestWatchReloadsHoweverTheFileIsReplaced(t *testing.T) {
 	s, path, _ := watched(t, "models: {a: {}}")
 	s.watchUntilTheEnd(t)
 	put(t, path, "models: {b: {}}")
-	eventually(t, "written in place", s.knows("b"))
+	lab.Eventually(t, patience, s.knows("b"), "written in place")
 	put(t, path+".new", "models: {c: {}}")
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "renamed over", s.knows("c"))
+	lab.Eventually(t, patience, s.knows("c"), "renamed over")
 	put(t, path+".target", "models: {d: {}}")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -98,29 +73,29 @@ func TestWatchReloadsHoweverTheFileIsReplaced(t *testing.T) {
 	if err := os.Symlink(path+".target", path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a symbolic link moved", s.knows("d"))
+	lab.Eventually(t, patience, s.knows("d"), "a symbolic link moved")
 }
 
 func TestWatchLogsAnInvalidFileOnceAndKeepsTheLastOne(t *testing.T) { // I3
 	s, path, log := watched(t, "models: {a: {}}")
 	s.watchUntilTheEnd(t)
 	put(t, path, "models: {a: {prise: 1}}")
-	eventually(t, "the fault is logged", func() bool { return log.count("prise") == 1 })
+	lab.Eventually(t, patience, func() bool { return log.Count("prise") == 1 }, "the fault is logged")
 	put(t, path, "models: {a: {pryce: 1}}")
-	eventually(t, "the next fault is logged", func() bool { return log.count("pryce") == 1 })
-	if !s.knows("a")() || log.count("prise") != 1 {
-		t.Errorf("a is known: %v, logged %d times", s.knows("a")(), log.count("prise"))
+	lab.Eventually(t, patience, func() bool { return log.Count("pryce") == 1 }, "the next fault is logged")
+	if !s.knows("a")() || log.Count("prise") != 1 {
+		t.Errorf("a is known: %v, logged %d times", s.knows("a")(), log.Count("prise"))
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the missing file is logged", func() bool { return log.count("no such file") == 1 })
+	lab.Eventually(t, patience, func() bool { return log.Count("no such file") == 1 }, "the missing file is logged")
 	if !s.knows("a")() {
 		t.Error("a missing file emptied the catalogue")
 	}
 	put(t, path, "models: {a: {}, z: {}}")
-	eventually(t, "it is back", s.knows("z"))
-	if log.count("no such file") != 1 {
+	lab.Eventually(t, patience, s.knows("z"), "it is back")
+	if log.Count("no such file") != 1 {
 		t.Error("a missing file is logged again and again")
 	}
 }
@@ -133,9 +108,9 @@ func TestWatchReloadsOnSIGHUP(t *testing.T) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	s.watchUntilTheEnd(t)
 	put(t, path, "models: {b: {}}")
-	eventually(t, "reloaded", func() bool { return hangUp(t) && s.knows("b")() })
+	lab.Eventually(t, patience, func() bool { return hangUp(t) && s.knows("b")() }, "reloaded")
 	put(t, path, "models: {b: {prise: 1}}")
-	eventually(t, "the fault is logged", func() bool { return hangUp(t) && log.count("prise") > 0 })
+	lab.Eventually(t, patience, func() bool { return hangUp(t) && log.Count("prise") > 0 }, "the fault is logged")
 	if !s.knows("b")() {
 		t.Error("an invalid file changed something")
 	}

@@ -109,7 +109,7 @@ func TestCacheKeepsNothingWithoutATime(t *testing.T) {
 func TestCacheThatDoesNotAnswerIsNotAsked(t *testing.T) {
 	t.Parallel()
 	redis := lab.Redis(t)
-	s, log := newSite(t, pipeline.StoreConfig{URL: redis.URL()}), &lines{}
+	s, log := newSite(t, pipeline.StoreConfig{URL: redis.URL()}), &lab.Output{}
 	s.write(coordinator.NewCache(coordinator.CacheConfig{Store: s.store}), answer(), time.Hour)
 	s.cfg.Timeout = 150 * time.Millisecond
 	c := coordinator.NewCache(coordinator.CacheConfig{Store: s.dial(), Log: zerolog.New(log)})
@@ -127,12 +127,12 @@ func TestCacheThatDoesNotAnswerIsNotAsked(t *testing.T) {
 			asked++
 		}
 	}
-	if asked < 3 || asked > 50 || log.count("does not answer") != 1 {
-		t.Errorf("%d of 1000 look-ups waited; the log: %d", asked, log.count("does not answer"))
+	if asked < 3 || asked > 50 || log.Count("does not answer") != 1 {
+		t.Errorf("%d of 1000 look-ups waited; the log: %d", asked, log.Count("does not answer"))
 	}
 	redis.Cont()
 	lab.Eventually(t, 20*time.Second, func() bool { a, _ := look(); return a != nil }, "not found again")
-	if log.count("does not answer") != 1 || log.count("answers again") != 1 {
-		t.Errorf("the log says %d times that it is away, %d times that it is back", log.count("does not answer"), log.count("answers again"))
+	if log.Count("does not answer") != 1 || log.Count("answers again") != 1 {
+		t.Errorf("the log says %d times that it is away, %d times that it is back", log.Count("does not answer"), log.Count("answers again"))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,7 +139,7 @@ func TestPlacementTellsOnceWhyTheDeadAreNotCleared(t *testing.T) {
 		t.Fatal(err)
 	}
 	var calls atomic.Int64
-	var log lines
+	var log lab.Output
 	cfg := coordinator.PlacementConfig{Replica: "a", Store: s.store, Pipeline: s.pipes, Pools: s.pools, Log: zerolog.New(&log)}
 	cfg.OnDead = func(context.Context, string) error {
 		if calls.Add(1) > 20 {
@@ -152,27 +151,9 @@ func TestPlacementTellsOnceWhyTheDeadAreNotCleared(t *testing.T) {
 	stop := s.run(coordinator.NewPlacement(cfg))
 	lab.Eventually(t, 20*time.Second, func() bool { return calls.Load() >= 40 }, "tried on and on")
 	stop()
-	if n := log.count("not settled yet"); n != 2 || log.count("another reason") != 1 {
+	if n := log.Count("not settled yet"); n != 2 || log.Count("another reason") != 1 {
 		t.Errorf("%d lines", n)
 	}
-}
-
-// lines is a log that is read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
 }
 
 func TestPlacementLeaveTakesItselfOffTheLists(t *testing.T) {

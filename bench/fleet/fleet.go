@@ -148,7 +148,7 @@ type Replica struct {
 	usage  string
 	args   []string
 	env    []string
-	output buffer
+	output lab.Output
 
 	processMu sync.Mutex // of what Restart replaces
 	process   *process
@@ -273,24 +273,6 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	return path, nil
 })
-
-// buffer collects a process's output.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 // Metric is the sum of all series of that name on /metrics; 0 when there is none.
 func (r *Replica) Metric(name string) float64 {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +22,7 @@ import (
 type process struct {
 	t              *testing.T
 	cmd            *exec.Cmd
-	stdout, stderr buffer
+	stdout, stderr lab.Output
 	ended          chan struct{}
 }
 
@@ -49,7 +47,7 @@ func start(t *testing.T, env []string, args ...string) *process {
 }
 
 // find waits until the output matches and returns the match.
-func (p *process) find(in *buffer, pattern string) []string {
+func (p *process) find(in *lab.Output, pattern string) []string {
 	p.t.Helper()
 	form := regexp.MustCompile(pattern)
 	var match []string
@@ -78,24 +76,6 @@ func (p *process) wait() int {
 		p.t.Fatal("still running")
 		return -1
 	}
-}
-
-// buffer is a bytes.Buffer for a process that still writes.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // TestDevLinesWorkAsTheyStand is the first thing anybody does: what dev prints is given to a shell.

@@ -75,7 +75,7 @@ func TestLedgerFailover(t *testing.T) {
 			return charged(quiet, 1+2+4+8+32)
 		}, "the quiet one")
 		lab.Succeeds(t, 30*time.Second, func() error { return charged(busy, 1+2+4+8+16+32) }, "the busy one")
-		if n := busy.logs.count("charged in full"); n < 2 {
+		if n := busy.logs.Count("charged in full"); n < 2 {
 			t.Errorf("%d admissions were charged in full, two were lost at least: the failover lost nothing", n)
 		}
 		lab.Eventually(t, 10*time.Second, func() bool { return busy.list[0].Open()+busy.list[0].Unsettled() == 0 }, "nothing is left to do")
@@ -239,7 +239,7 @@ func TestLedgerWithADeadNode(t *testing.T) {
 	alive.settle(l, alive.settlement(r, a, 1))
 	lab.Eventually(t, 10*time.Second, func() bool { return spent(alive) == "5" }, "a settlement of the other tenant")
 	l.retry(t.Context())
-	if down, up := dead.logs.count("does not take"), dead.logs.count("takes settlements again"); down != 1 || up != 0 || !l.health.isBad() {
+	if down, up := dead.logs.Count("does not take"), dead.logs.Count("takes settlements again"); down != 1 || up != 0 || !l.health.isBad() {
 		t.Fatalf("logged %d and %d times while one node is dead", down, up)
 	}
 }

@@ -182,7 +182,7 @@ func TestLedgerSettlesWhatAProcessLeft(t *testing.T) {
 	}
 	old.closeSpool() // the process is gone
 	next.adopt()
-	if next.unsettled.count() != 5 || f.logs.count("found in the spool") != 1 {
+	if next.unsettled.count() != 5 || f.logs.Count("found in the spool") != 1 {
 		t.Fatalf("%d", next.unsettled.count())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -216,12 +216,12 @@ func ledgerWithoutASpoolDirectory(t *testing.T, f *ledgers) {
 	for i := range 3 {
 		l.keep(kept(i+1).Settlement, pipeline.ErrUnavailable)
 	}
-	if l.unsettled.count() != 3 || f.logs.count("in memory only") != 1 {
-		t.Fatalf("%d kept, %d logged", l.unsettled.count(), f.logs.count("in memory only"))
+	if l.unsettled.count() != 3 || f.logs.Count("in memory only") != 1 {
+		t.Fatalf("%d kept, %d logged", l.unsettled.count(), f.logs.Count("in memory only"))
 	}
 	l.unsettled.spool.dir = t.TempDir()
 	l.keep(kept(4).Settlement, pipeline.ErrUnavailable)
-	if f.logs.count("on disk again") != 1 {
+	if f.logs.Count("on disk again") != 1 {
 		t.Fatal("not said")
 	}
 	l.closeSpool()
@@ -250,8 +250,8 @@ func TestLedgerRepeatsWhatAPrimaryTookAlong(t *testing.T) {
 	if h := f.hash(f.month()); h["spent_nusd"] != "7" || h["requests"] != "1" {
 		t.Fatalf("%v", h)
 	}
-	if l.unsettled.count() != 0 || f.logs.count("charged in full") != 1 {
-		t.Fatalf("%d wait, log %s", l.unsettled.count(), f.logs.buf.String())
+	if l.unsettled.count() != 0 || f.logs.Count("charged in full") != 1 {
+		t.Fatalf("%d wait, log %s", l.unsettled.count(), f.logs)
 	}
 }
 

@@ -1,11 +1,9 @@
 package coordinator
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,7 +23,7 @@ type ledgers struct {
 	pipes  *pipeline.Pipeline
 	tenant string
 	list   []*Ledger
-	logs   *logBuffer
+	logs   *lab.Output
 	rids   atomic.Int64
 }
 
@@ -33,7 +31,7 @@ var tenants atomic.Int64
 
 func newLedgers(t *testing.T, url string, replicas int) *ledgers {
 	t.Helper()
-	f := &ledgers{T: t, pipes: pipeline.New(), tenant: fmt.Sprintf("acme-%d-%d", time.Now().UnixNano(), tenants.Add(1)), logs: &logBuffer{}}
+	f := &ledgers{T: t, pipes: pipeline.New(), tenant: fmt.Sprintf("acme-%d-%d", time.Now().UnixNano(), tenants.Add(1)), logs: &lab.Output{}}
 	f.store = connected(t, url)
 	for i := range replicas {
 		f.list = append(f.list, NewLedger(LedgerConfig{Replica: fmt.Sprintf("%s-r%d", f.tenant, i), Store: f.store,
@@ -60,23 +58,6 @@ func connected(t testing.TB, url string) *pipeline.Store {
 		t.Fatal(err)
 	}
 	return s
-}
-
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logBuffer) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), text)
 }
 
 func (f *ledgers) do(name, suffix string, args ...string) *rueidis.RedisMessage {
@@ -284,7 +265,7 @@ func TestLedgerKeepsWhatIsNotAcknowledged(t *testing.T) {
 	if _, sum, n := f.records(); h["spent_nusd"] != "190" || h["reserved_nusd"] != "0" || sum != 190 || n != 20 {
 		t.Fatalf("%v, %d in %d records", h, sum, n)
 	}
-	if down, up := f.logs.count("does not take"), f.logs.count("takes settlements again"); down != 1 || up != 1 {
+	if down, up := f.logs.Count("does not take"), f.logs.Count("takes settlements again"); down != 1 || up != 1 {
 		t.Fatalf("logged %d and %d times", down, up)
 	}
 }
@@ -301,8 +282,8 @@ func ledgerGivesUpAfterAnHour(t *testing.T, f *ledgers) {
 	}
 	l.unsettled.list[0].since = time.Now().Add(-unsettledFor)
 	l.retry(t.Context())
-	if l.unsettled.count() != 0 || f.logs.count("given up") != 1 || f.logs.count(`"record":{"a":1}`) != 1 {
-		t.Fatalf("%d kept, log %q", l.unsettled.count(), f.logs.buf.String())
+	if l.unsettled.count() != 0 || f.logs.Count("given up") != 1 || f.logs.Count(`"record":{"a":1}`) != 1 {
+		t.Fatalf("%d kept, log %q", l.unsettled.count(), f.logs)
 	}
 }
 
@@ -353,7 +334,7 @@ func ledgerRenew(t *testing.T, f *ledgers) {
 	if h["spent_nusd"] != "0" || h["reserved_nusd"] != fmt.Sprint(400*(lua.RenewMax+21)) || f.hash(":parallel")["key:key_1"] != fmt.Sprint(lua.RenewMax+21) {
 		t.Fatalf("%v", h)
 	}
-	if f.logs.count("opened again") == 0 {
+	if f.logs.Count("opened again") == 0 {
 		t.Fatal("not logged")
 	}
 	f.settle(l, f.settlement(r, a, 3))

@@ -107,7 +107,7 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 
 // label is the fixed part of the usage record of a request that is lost.
 func (l *Ledger) label(r Request) string {
-	w := line{}
+	w := line{dst: make([]byte, 0, 256)} // most take less
 	w.text("request_id", r.RequestID)
 	w.text("rid", r.RID)
 	w.text("replica", l.cfg.Replica)
@@ -237,9 +237,10 @@ func (l *Ledger) declareSettlement(b *pipeline.Batch, s Settlement) *pipeline.Ha
 
 // settled forgets an acknowledged settlement.
 func (l *Ledger) settled(s Settlement, done lua.Settled) {
+	now := l.cfg.Clock()
 	l.open.remove(s.Tenant, s.RID)
-	l.acked.add(s, l.cfg.Clock(), l.health.isBad() || l.primaries.isHidden())
-	l.health.ok(s.Tenant, l.cfg.Clock())
+	l.acked.add(s, now, l.health.isBad() || l.primaries.isHidden())
+	l.health.ok(s.Tenant, now)
 	switch done {
 	case lua.Recharged:
 		if s.NeverAdmitted { // as was to be: nobody could be asked

@@ -131,10 +131,13 @@ func (p *Placement) placeArgs(a Ask) lua.PlaceArgs {
 	if a.Only && len(a.Candidates) == 1 {
 		args.Not = "=" + SafeID(a.Candidates[0].ID)
 	}
-	for _, f := range a.Prefix.Prints[:min(len(a.Prefix.Prints), maxFingerprints)] {
+	prints, candidates := a.Prefix.Prints[:min(len(a.Prefix.Prints), maxFingerprints)], a.Candidates[:min(len(a.Candidates), maxCandidates)]
+	args.Prompt.Prints = make([]lua.Print, 0, len(prints))
+	args.Candidates = make([]lua.Slots, 0, len(candidates))
+	for _, f := range prints {
 		args.Prompt.Prints = append(args.Prompt.Prints, lua.Print{Name: f.name(), Tokens: f.Tokens})
 	}
-	for _, c := range a.Candidates[:min(len(a.Candidates), maxCandidates)] {
+	for _, c := range candidates {
 		s := lua.Slots{Backend: SafeID(c.ID), Slots: c.Slots}
 		if len(args.Prompt.Prints) > 0 {
 			s.Tag = lua.TagOf(s.Backend)

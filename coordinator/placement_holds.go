@@ -25,10 +25,10 @@ const (
 type hold struct {
 	attempt int
 	state   holdState
-	backend string    // as in key names, when holding
-	queued  bool      // it has waited
-	since   time.Time // of state
-	granted chan grant
+	backend string     // as in key names, when holding
+	queued  bool       // it has waited
+	since   time.Time  // of state
+	granted chan grant // nil until it is needed, see wait
 	load    load
 }
 
@@ -64,7 +64,7 @@ func (h *holds) ask(key holdKey, attempt int, of load) {
 	if h.of[key.pool] == nil {
 		h.of[key.pool] = map[string]*hold{}
 	}
-	h.of[key.pool][key.rid] = &hold{attempt: attempt, since: time.Now(), granted: make(chan grant, 1), load: of}
+	h.of[key.pool][key.rid] = &hold{attempt: attempt, since: time.Now(), load: of}
 }
 
 func (h *holds) placed(key holdKey, attempt int, backend string) {
@@ -89,7 +89,7 @@ func (h *holds) granted(key holdKey, attempt int) <-chan grant {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if held := h.of[key.pool][key.rid]; held != nil && held.attempt == attempt {
-		return held.granted
+		return held.wait()
 	}
 	return nil
 }
@@ -218,9 +218,17 @@ func (held *hold) hold(backend string) {
 	held.state, held.backend, held.since = holding, backend, time.Now()
 }
 
+// wait is where the wait ends. Most requests never wait, and a grant may come before its waiter.
+func (held *hold) wait() chan grant {
+	if held.granted == nil {
+		held.granted = make(chan grant, 1)
+	}
+	return held.granted
+}
+
 func (held *hold) end(g grant) {
 	select {
-	case held.granted <- g:
+	case held.wait() <- g:
 	default: // ended before
 	}
 }

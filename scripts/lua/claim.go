@@ -53,10 +53,14 @@ func (c Claim) String() string {
 
 // Charged is the spend counters of the claim, each as <scope>:<id>:<period>.
 func (c Claim) Charged() []string {
-	counters := c.counters(nil)
-	charged := make([]string, 0, len(counters)/4)
-	for i := 1; i < len(counters); i += 4 {
-		charged = append(charged, strings.TrimPrefix(counters[i], ":spend:"))
+	charged := make([]string, 0, 1+strings.Count(c.Scopes, ";")+strings.Count(c.Scopes, ","))
+	var names strings.Builder // one piece of memory for all
+	names.Grow(len(c.Scopes))
+	for scope := range strings.SplitSeq(c.Scopes, ";") {
+		name, _, periods := cutScope(scope)
+		for period := range strings.SplitSeq(periods, ",") {
+			charged = append(charged, joined(&names, name, ":", period))
+		}
 	}
 	return charged
 }
@@ -64,14 +68,10 @@ func (c Claim) Charged() []string {
 // counters appends what settle.lua wants to know of each spend counter: the scope's name, where its money, its minute and
 // the cell of its tokens are.
 func (c Claim) counters(args []string) []string {
-	var names strings.Builder // one piece of memory for all
+	var names strings.Builder
 	names.Grow(3*len(c.Scopes) + 64)
 	for scope := range strings.SplitSeq(c.Scopes, ";") {
-		i := strings.LastIndexByte(scope, ':')
-		// A period may hold no colon, nor may the second before it.
-		name, periods := scope[:max(i, 0)], scope[i+1:]
-		i = strings.LastIndexByte(name, ':')
-		name, cell := name[:max(i, 0)], name[i+1:]
+		name, cell, periods := cutScope(scope)
 		if cell, counted := strings.CutSuffix(cell, "t"); counted {
 			args = appendCounters(args, &names, name, periods, joined(&names, "t", cell))
 		} else {
@@ -79,6 +79,15 @@ func (c Claim) counters(args []string) []string {
 		}
 	}
 	return args
+}
+
+// cutScope takes a scope of a claim apart: its name, the second it is counted in with a t where its tokens are, and its
+// periods. A period may hold no colon, nor may the second before it.
+func cutScope(scope string) (name, cell, periods string) {
+	i := strings.LastIndexByte(scope, ':')
+	name, periods = scope[:max(i, 0)], scope[i+1:]
+	i = strings.LastIndexByte(name, ':')
+	return name[:max(i, 0)], name[i+1:], periods
 }
 
 func appendCounters(args []string, names *strings.Builder, name, periods, cell string) []string {

@@ -77,6 +77,9 @@ func (e *explainCommand) run(ctx context.Context, args []string) error {
 		return err
 	}
 	e.catalogue = known.Current()
+	if len(args) == 0 && cfg.Catalog == "" {
+		fmt.Fprintln(e.stderr, "warning: HG_CATALOG is not set here: no model has a price, units or an alias; set it to the file the replicas read")
+	}
 	logs, end, err := e.openLogs()
 	if err != nil {
 		return err

@@ -216,6 +216,9 @@ func (l *looked) refused() {
 	must(t, l.env, "teams", "set", "search", "--tenant", "acme", "rpm=")
 	l.says(before, `^WOULD PASS  limits and budgets, holding 0\.00026 USD$`, `^weighed now, for 15 MU; 0 wait`, `^→ b1 +\S+`)
 	l.says("explain --key ci --model small --max-tokens 10000000", `^WOULD BE REFUSED  by team:search: budget of 5 USD.*; never ends by itself`)
+	if _, out, diag := headgate(t, l.env[:1], "explain", "--key", "ci", "--model", "qwen-7b"); !strings.HasPrefix(out, "WOULD BE REFUSED  by its model") || !strings.HasPrefix(diag, "warning: HG_CATALOG is not set here") {
+		t.Errorf("without prices: %s%s", out, diag)
+	}
 	l.says("explain --key ci --model nope", `^WOULD BE REFUSED  by the gateway: neither the catalogue nor a backend knows the model$`)
 	l.redis.CLI("HSET", "hg:{p:qwen-7b}:backend:b1", "cooldown_until", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "failures", "3")
 	l.says("explain --key-id "+l.keyID+" --model qwen-7b", `b1 .*out: cooling down for (59m|1h0m)`)

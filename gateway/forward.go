@@ -275,7 +275,11 @@ func (r *request) freePrompt() {
 // write passes bytes on; false means that the client is gone, and the engine is told at once. // I5
 func (r *request) write(reply *upstreamReply, p []byte) bool {
 	r.record.ResponseBytes += int64(len(p))
-	if r.x.Write(p) == nil {
+	send := r.x.Write
+	if reply.Ended() {
+		send = r.x.WriteLast
+	}
+	if send(p) == nil {
 		return true
 	}
 	reply.Abort()

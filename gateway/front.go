@@ -163,12 +163,15 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 func (x *httpExchange) Cut() { x.cut = true }
 
 func (x *httpExchange) Write(p []byte) error {
-	x.conn.writeWithin(writeTimeout)
-	if _, err := x.w.Write(p); err != nil {
+	if err := x.WriteLast(p); err != nil || x.sized {
 		return err
 	}
-	if x.sized {
-		return nil // net/http sends it when the handler returns, in one write with the head
-	}
 	return http.NewResponseController(x.w).Flush()
+}
+
+// WriteLast leaves it to net/http to send p when the handler returns, in one write with the head or the last chunk.
+func (x *httpExchange) WriteLast(p []byte) error {
+	x.conn.writeWithin(writeTimeout)
+	_, err := x.w.Write(p)
+	return err
 }

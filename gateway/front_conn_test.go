@@ -3,7 +3,9 @@ package gateway
 import (
 	"errors"
 	"net"
+	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,7 +76,7 @@ func TestDeadlinesAreFew(t *testing.T) {
 	server, done := f.Server(), make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(Listener(&countingListener{l, &reads, &writes}, 10, zerolog.Nop()))
+		_ = server.Serve(Listener(&countingListener{l, &reads, &writes, new(atomic.Int64)}, 10, zerolog.Nop()))
 	}()
 	defer func() { _ = server.Close(); <-done }()
 	const requests = 20
@@ -91,7 +93,8 @@ func TestDeadlinesAreFew(t *testing.T) {
 
 type countingListener struct {
 	net.Listener
-	reads, writes *atomic.Int64
+	reads, writes *atomic.Int64 // deadlines
+	sent          *atomic.Int64 // writes
 }
 
 func (l *countingListener) Accept() (net.Conn, error) {
@@ -104,6 +107,11 @@ type countingConn struct {
 	of *countingListener
 }
 
+func (c *countingConn) Write(p []byte) (int, error) {
+	c.of.sent.Add(1)
+	return c.Conn.Write(p)
+}
+
 func (c *countingConn) SetReadDeadline(t time.Time) error {
 	c.of.reads.Add(1)
 	return c.Conn.SetReadDeadline(t)
@@ -112,6 +120,39 @@ func (c *countingConn) SetReadDeadline(t time.Time) error {
 func (c *countingConn) SetWriteDeadline(t time.Time) error {
 	c.of.writes.Add(1)
 	return c.Conn.SetWriteDeadline(t)
+}
+
+// TestLastWords: what is written as the last goes out in one write with the end of the answer, and with its head.
+func TestLastWords(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reads, writes, sent atomic.Int64
+	server := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := newExchange(w, r, time.Minute)
+		x.Begin(200, []headerField{{"Content-Type", "text/event-stream"}}, -1)
+		if x.Path() == "/more" {
+			_ = x.Write([]byte("data: 1\n\n"))
+		}
+		_ = x.WriteLast([]byte("data: [DONE]\n\n"))
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(Listener(&countingListener{l, &reads, &writes, &sent}, 10, zerolog.Nop()))
+	}()
+	defer func() { _ = server.Close(); <-done }()
+	f := &front{addr: l.Addr().String()}
+	w := f.dial(t)
+	for path, want := range map[string]int64{"/": 1, "/more": 2} {
+		before := sent.Load()
+		got := w.send("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n").answer("GET")
+		if got.Header.Get("Content-Type") != "text/event-stream" || !strings.HasSuffix(got.text, "data: [DONE]\n\n") || sent.Load() != before+want {
+			t.Errorf("%s: %v %q in %d writes", path, got.Header, got.text, sent.Load()-before)
+		}
+	}
 }
 
 // TestFieldsEndNoLine: whatever a value holds, the fields are those that were given.

@@ -47,6 +47,8 @@ func (p *paper) Write(b []byte) error {
 	return nil
 }
 
+func (p *paper) WriteLast(b []byte) error { return p.Write(b) }
+
 func (p *paper) Cut() {}
 
 func (p *paper) text() string {

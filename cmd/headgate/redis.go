@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -23,20 +21,9 @@ const commandTimeout = 5 * time.Second
 
 // withDirectory runs fn on the directory in HG_REDIS_URL.
 func (r *recordCommand) withDirectory(ctx context.Context, fn func(context.Context, *coordinator.Directory) error) error {
-	cfg, err := r.config()
-	if err != nil {
-		return err
-	}
-	store, stop, err := dial(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	err = fn(ctx, coordinator.NewDirectory(store))
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("redis at %s does not answer: nothing came in %v", redisHosts(cfg.RedisURL), commandTimeout)
-	}
-	return err
+	return r.withStore(ctx, func(ctx context.Context, store *pipeline.Store) error {
+		return fn(ctx, coordinator.NewDirectory(store))
+	})
 }
 
 // dial connects to HG_REDIS_URL. The store runs until stop is called. The error says in one line what is wrong.

@@ -46,17 +46,21 @@ func (s *Site) Headgate(name, redisURL string, env ...string) (*Process, error) 
 		"HG_CATALOG=" + catalogue, "HG_BACKENDS=" + s.backends(), "HG_LOG_LEVEL=error",
 		"HG_REDIS_TIMEOUT=3s", // Redis shares its processor with the clients: a wait for it is no failure here
 	}, env...)
-	return s.start(command{name: "headgate-" + name, core: s.Core, addr: addr, env: all, args: []string{s.Binary, "serve"}, ready: func() error {
-		answer, err := http.Get("http://" + admin.String() + "/readyz")
-		if err != nil {
-			return err
-		}
-		answer.Body.Close()
-		if answer.StatusCode != 200 {
-			return errors.New(answer.Status)
-		}
-		return nil
-	}})
+	return s.start(command{name: "headgate-" + name, core: s.Core, addr: addr, env: all, args: []string{s.Binary, "serve"},
+		ready: func() error { return gets("http://" + admin.String() + "/readyz") }})
+}
+
+// gets is nil when that page answers 200.
+func gets(url string) error {
+	answer, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	answer.Body.Close()
+	if answer.StatusCode != 200 {
+		return errors.New(answer.Status)
+	}
+	return nil
 }
 
 // HeadgateUsage is where that replica writes its usage lines.
@@ -115,17 +119,7 @@ func (s *Site) StartLiteLLM() (*Process, error) {
 		return nil, err
 	}
 	return s.start(command{name: "litellm", core: s.Core, addr: addr, wait: 3 * time.Minute,
-		env:  []string{"LITELLM_LOG=ERROR", "DO_NOT_TRACK=1", "LITELLM_TELEMETRY=False", "LITELLM_LOCAL_MODEL_COST_MAP=True", "NO_DOCS=True"},
-		args: []string{s.LiteLLM, "--config", filepath.Join(s.dir, "litellm.yaml"), "--host", "127.0.0.1", "--port", strconv.Itoa(int(addr.Port())), "--num_workers", "1", "--telemetry", "False"},
-		ready: func() error {
-			answer, err := http.Get("http://" + addr.String() + "/health/liveliness")
-			if err != nil {
-				return err
-			}
-			answer.Body.Close()
-			if answer.StatusCode != 200 {
-				return errors.New(answer.Status)
-			}
-			return nil
-		}})
+		env:   []string{"LITELLM_LOG=ERROR", "DO_NOT_TRACK=1", "LITELLM_TELEMETRY=False", "LITELLM_LOCAL_MODEL_COST_MAP=True", "NO_DOCS=True"},
+		args:  []string{s.LiteLLM, "--config", filepath.Join(s.dir, "litellm.yaml"), "--host", "127.0.0.1", "--port", strconv.Itoa(int(addr.Port())), "--num_workers", "1", "--telemetry", "False"},
+		ready: func() error { return gets("http://" + addr.String() + "/health/liveliness") }})
 }

@@ -59,20 +59,24 @@ func (b *bench) perRequest(s shape, pairs []pair) error {
 
 // row is the middle of all runs of who.
 func (b *bench) row(who string) {
-	runs := b.runs[who]
-	mid := func(f func(run) float64) float64 {
-		var all []float64
-		for _, r := range runs {
-			all = append(all, f(r))
-		}
-		return middle(slices.Sorted(slices.Values(all)))
-	}
+	mid := b.middleOf(who)
 	line(who,
 		mid(func(r run) float64 { return per(r.cpu.total(), r.out.Served) }),
 		fmt.Sprintf("%.1f / %.1f", mid(func(r run) float64 { return per(r.cpu.user, r.out.Served) }), mid(func(r run) float64 { return per(r.cpu.sys, r.out.Served) })),
 		fmt.Sprintf("%.0f", mid(func(r run) float64 { return float64(r.out.Served) / r.out.Window.Seconds() })),
 		fmt.Sprintf("%.1f / %.1f", mid(func(r run) float64 { return quantile(r.out.Whole, 0.5) }), mid(func(r run) float64 { return quantile(r.out.Whole, 0.99) })),
 		mid(func(r run) float64 { return per(r.redis.total(), r.out.Served) }))
+}
+
+// middleOf gives the middle of a figure over all runs of who.
+func (b *bench) middleOf(who string) func(figure func(run) float64) float64 {
+	return func(figure func(run) float64) float64 {
+		var all []float64
+		for _, r := range b.runs[who] {
+			all = append(all, figure(r))
+		}
+		return middle(slices.Sorted(slices.Values(all)))
+	}
 }
 
 func (b *bench) ratios(of string, found []finding) error {
@@ -108,11 +112,7 @@ func sizes(b *bench) error {
 			return err
 		}
 		mid := func(who string) float64 {
-			var all []float64
-			for _, r := range b.runs[who] {
-				all = append(all, per(r.cpu.total(), r.out.Served))
-			}
-			return middle(slices.Sorted(slices.Values(all)))
+			return b.middleOf(who)(func(r run) float64 { return per(r.cpu.total(), r.out.Served) })
 		}
 		runs := b.runs[headgate]
 		line(fmt.Sprintf("%d KB", bytes/1000), mid(headgate), mid(bare), mid(lua), toBare, toLua, float64(runs[len(runs)-1].memory)/(1<<20))

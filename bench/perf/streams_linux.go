@@ -46,14 +46,7 @@ func (b *bench) chunkRows(s shape, all ...string) {
 	ideal := s.plan.TTFT + time.Duration(s.plan.Tokens)*s.plan.Pace
 	header("", "CPU µs/chunk", "user / sys", "chunks/s", "one core at", "stream p50 / p99 over ideal", "TTFB p50 / p99 ms", "resident MiB")
 	for _, who := range all {
-		runs := b.runs[who]
-		mid := func(f func(run) float64) float64 {
-			var all []float64
-			for _, r := range runs {
-				all = append(all, f(r))
-			}
-			return middle(slices.Sorted(slices.Values(all)))
-		}
+		mid := b.middleOf(who)
 		over := func(q float64) float64 {
 			return mid(func(r run) float64 { return 100 * (quantile(r.out.Whole, q)/(ideal.Seconds()*1000) - 1) })
 		}

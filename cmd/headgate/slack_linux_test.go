@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,22 +35,15 @@ func TestCoarseSleeps(t *testing.T) {
 	}
 }
 
-// startedWithSlack runs cmd from a thread with that slack; 0 is the one threads begin with.
+// startedWithSlack runs cmd from a thread with that slack; 0 is the one threads begin with. The thread goes on after it, with
+// the slack it had: with a thread that ends die the processes it started (Pdeathsig), and those may be other tests'.
 func startedWithSlack(cmd *exec.Cmd, slack int) (string, error) {
-	type result struct {
-		out []byte
-		err error
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := slackOfThread()
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
+		return "", err
 	}
-	done := make(chan result)
-	go func() { // the thread ends with the goroutine
-		runtime.LockOSThread()
-		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
-			done <- result{nil, err}
-			return
-		}
-		out, err := cmd.CombinedOutput()
-		done <- result{out, err}
-	}()
-	r := <-done
-	return string(r.out), r.err
+	out, err := cmd.CombinedOutput()
+	return string(out), errors.Join(err, unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0))
 }

@@ -93,32 +93,23 @@ func (c *call) streamTranscript(g *generation) error {
 	}
 	s.before = fmt.Appendf(nil, `data: {"id":%s,"object":"transcription.chunk","created":%d,"model":%s,"choices":[`,
 		quote(g.id), time.Now().Unix(), quote(g.model))
-	q := g.seqs[0]
-	for done := false; !done; {
-		if err := c.await(g); err != nil {
+	err := s.followOne(func(q *sequence) error {
+		if err := s.open(); err != nil {
 			return err
 		}
-		done = g.finished()
-		for ; s.output < int(q.generated.Load()); s.output++ {
-			if s.output == 0 {
-				c.firstToken()
-			}
-			if err := s.open(); err != nil {
-				return err
-			}
-			text, reason := "", "null"
-			if s.output < q.shown() {
-				text = string(tokenText(q.seed, s.output))
-			}
-			if s.output == q.length-1 {
-				reason = strconv.Quote(q.reason)
-			}
-			s.buf = fmt.Appendf(s.buf, `{"delta":{"content":"%s"},"finish_reason":%s,"stop_reason":null}]`, text, reason)
-			s.close()
+		text, reason := "", "null"
+		if s.output < q.shown() {
+			text = string(tokenText(q.seed, s.output))
 		}
-		if err := s.flush(); err != nil {
-			return err
+		if s.output == q.length-1 {
+			reason = strconv.Quote(q.reason)
 		}
+		s.buf = fmt.Appendf(s.buf, `{"delta":{"content":"%s"},"finish_reason":%s,"stop_reason":null}]`, text, reason)
+		s.close()
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	return s.end()
 }

@@ -70,30 +70,21 @@ func (c *call) streamMessage(g *generation) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	q := g.seqs[0]
-	for done := false; !done; {
-		if err := c.await(g); err != nil {
-			return err
-		}
-		done = g.finished()
-		for ; s.output < int(q.generated.Load()); s.output++ {
-			if s.output == 0 {
-				c.firstToken()
-				if err := s.openMessage(); err != nil {
-					return err
-				}
-			}
-			if s.output < q.shown() {
-				if err := s.event("content_block_delta", `"index":0,"delta":%s`, q.blockDelta(s.output)); err != nil {
-					return err
-				}
+	err := s.followOne(func(q *sequence) error {
+		if s.output == 0 {
+			if err := s.openMessage(); err != nil {
+				return err
 			}
 		}
-		if err := s.flush(); err != nil {
-			return err
+		if s.output >= q.shown() {
+			return nil
 		}
+		return s.event("content_block_delta", `"index":0,"delta":%s`, q.blockDelta(s.output))
+	})
+	if err != nil {
+		return err
 	}
-	return s.closeMessage(q)
+	return s.closeMessage(g.seqs[0])
 }
 
 func (s *eventStream) openMessage() error {

@@ -25,62 +25,31 @@ func (c *call) streamResponse(kept *response, after int) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
-	q := kept.g.seqs[0]
-	for done := false; !done; {
-		if err := s.wait(); err != nil {
-			return err
-		}
-		done = kept.g.finished()
-		if err := s.tokens(q); err != nil {
-			return err
-		}
-		if err := s.flush(); err != nil {
-			return err
-		}
+	if err := s.followOne(s.step); err != nil {
+		return err
 	}
 	if kept.cancelled.Load() {
 		return s.flush()
 	}
-	return s.close(q)
+	return s.close(kept.g.seqs[0])
 }
 
-// wait returns when there is news.
-func (s *responseStream) wait() error {
-	if !s.g.background {
-		return s.await(s.g)
-	}
-	q, ctx := s.g.seqs[0], s.r.Context()
-	if err := s.engine.poll(func() bool { return q.done.Load() || int(q.generated.Load()) > s.output || ctx.Err() != nil }); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return errClientGone
-	}
-	return nil
-}
-
-// tokens appends the events of all tokens that have not been sent.
-func (s *responseStream) tokens(q *sequence) error {
-	for ; s.output < int(q.generated.Load()); s.output++ {
-		if s.output == 0 {
-			s.firstToken()
-			if err := s.event("response.output_item.added", `"output_index":0,"item":%s`, s.kept.item("in_progress", "")); err != nil {
-				return err
-			}
-			if q.call == nil {
-				if err := s.event("response.content_part.added", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.kept.itemID(), part("")); err != nil {
-					return err
-				}
-			}
-		}
-		if s.output >= q.shown() {
-			continue
-		}
-		if err := s.delta(q); err != nil {
+// step appends the events of the next token.
+func (s *responseStream) step(q *sequence) error {
+	if s.output == 0 {
+		if err := s.event("response.output_item.added", `"output_index":0,"item":%s`, s.kept.item("in_progress", "")); err != nil {
 			return err
 		}
+		if q.call == nil {
+			if err := s.event("response.content_part.added", `"output_index":0,"item_id":%s,"content_index":0,"part":%s`, s.kept.itemID(), part("")); err != nil {
+				return err
+			}
+		}
 	}
-	return nil
+	if s.output >= q.shown() {
+		return nil
+	}
+	return s.delta(q)
 }
 
 func (s *responseStream) delta(q *sequence) error {

@@ -30,17 +30,8 @@ func (c *call) stream(g *generation) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	for done := false; !done; {
-		if err := c.await(g); err != nil {
-			return err
-		}
-		done = g.finished() // read before the counts, so that the last turn sees every token
-		if err := s.news(); err != nil {
-			return err
-		}
-		if err := s.flush(); err != nil {
-			return err
-		}
+	if err := s.follow(s.news); err != nil {
+		return err
 	}
 	return s.end()
 }
@@ -54,6 +45,54 @@ func (s *eventStream) begin() error {
 	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	s.head(http.StatusOK)
 	return s.flush()
+}
+
+// follow sends what news appends, until the generation has ended.
+func (s *eventStream) follow(news func() error) error {
+	for done := false; !done; {
+		if err := s.wait(); err != nil {
+			return err
+		}
+		done = s.g.finished() // read before the counts, so that the last turn sees every token
+		if err := news(); err != nil {
+			return err
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait returns when there is news.
+func (s *eventStream) wait() error {
+	if !s.g.background {
+		return s.await(s.g)
+	}
+	q, ctx := s.g.seqs[0], s.r.Context()
+	if err := s.engine.poll(func() bool { return q.done.Load() || int(q.generated.Load()) > s.output || ctx.Err() != nil }); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// followOne is follow for an answer with one choice: token appends the events of its token number s.output.
+func (s *eventStream) followOne(token func(q *sequence) error) error {
+	q := s.g.seqs[0]
+	return s.follow(func() error {
+		for ; s.output < int(q.generated.Load()); s.output++ {
+			if s.output == 0 {
+				s.firstToken()
+			}
+			if err := token(q); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // news appends the events of all tokens that have not been sent.

@@ -69,9 +69,12 @@ func (s *Site) holds(t *testing.T, kind string, at netip.AddrPort) {
 	}
 	before, _ := load.AskStats(engine)
 	for _, ask := range []load.Ask{{Key: s.Key, Bytes: 300, Tokens: 10}, {Key: s.Key, Bytes: 100_000, Stream: true, Tokens: 10}} {
-		out, err := load.Run(load.Job{Addr: at, Requests: [][]byte{ask.Wire()}, Clients: 3, Warm: 50 * time.Millisecond, Window: 200 * time.Millisecond})
-		if err != nil || out.Errors > 0 || out.Served < 3 {
-			t.Errorf("%s: %v, %v", kind, out, err)
+		job := load.Job{Addr: at, Requests: [][]byte{ask.Wire()}, Clients: 3, Warm: 50 * time.Millisecond, Window: 200 * time.Millisecond}
+		for served, end := 0, time.Now().Add(20*time.Second); served < 3; { // one window may pass while others have the processor
+			out, err := load.Run(job)
+			if served += out.Served; err != nil || out.Errors > 0 || time.Now().After(end) {
+				t.Fatalf("%s: %v, %v", kind, out, err)
+			}
 		}
 	}
 	after, err := load.AskStats(engine)

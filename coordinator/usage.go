@@ -70,7 +70,7 @@ type Record struct {
 func (r *Record) AppendJSON(dst []byte) []byte {
 	w := line{dst: append(dst, '{')}
 	w.name("time")
-	w.dst = append(r.Time.UTC().AppendFormat(append(w.dst, '"'), "2006-01-02T15:04:05.000Z"), '"')
+	w.dst = append(appendTime(append(w.dst, '"'), r.Time), '"')
 	w.text("request_id", r.RequestID)
 	w.text("rid", r.RID)
 	w.text("replica", r.Replica)
@@ -119,6 +119,13 @@ func (r *Record) AppendJSON(dst []byte) []byte {
 	w.text("client_ip", r.ClientIP)
 	w.text("user_agent", r.UserAgent)
 	return append(w.dst, '}')
+}
+
+// appendTime is RFC 3339 with milliseconds, in UTC; package time is quick only without them.
+func appendTime(dst []byte, t time.Time) []byte {
+	dst = t.UTC().AppendFormat(dst, time.RFC3339)
+	ms := t.Nanosecond() / 1e6
+	return append(dst[:len(dst)-1], '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z')
 }
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -181,22 +188,27 @@ func (w *line) list(name string, values []string) {
 func appendJSONString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
+	plain := 0 // what is written as it is begins here
 	for i := 0; i < len(s); {
 		c := s[i]
+		if ' ' <= c && c < 0x7f && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		dst = append(dst, s[plain:i]...)
 		switch {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-		case c < 0x20 || c == 0x7f:
-			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c < utf8.RuneSelf:
-			dst = append(dst, c)
-		default:
+		case c >= utf8.RuneSelf:
 			r, n := utf8.DecodeRuneInString(s[i:])
 			dst = utf8.AppendRune(dst, r)
 			i += n
-			continue
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+			i++
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+			i++
 		}
-		i++
+		plain = i
 	}
-	return append(dst, '"')
+	return append(append(dst, s[plain:]...), '"')
 }

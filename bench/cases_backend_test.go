@@ -386,6 +386,15 @@ func (l *lane) beside(backends, slots int) *lane {
 	return other
 }
 
+// promptsIn are the different prompts of some requests.
+func promptsIn(all []sent) map[string]bool {
+	prompts := map[string]bool{}
+	for _, s := range all {
+		prompts[promptIn(s.body)] = true
+	}
+	return prompts
+}
+
 // TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel: the case at three fifths of its times.
 func TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel(t *testing.T) {
 	t.Parallel()
@@ -396,12 +405,13 @@ func TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel(t *testing.T) {
 	}
 	const prefixes = 40
 	prompt := func(i int) string { return fmt.Sprint("prefix ", i%prefixes) }
-	begin := time.Now()
-	at := func(seconds time.Duration) time.Time { return begin.Add(seconds * second) }
 	d := l.load(20, l.Replicas, func(i int) string {
 		return fleet.Chat(l.model, prompt(i), fmt.Sprintf(`"stream":%v`, i/prefixes%2 == 0))
 	})
-	time.Sleep(time.Until(at(5)))
+	var before []sent // answered before B1 goes away
+	lab.Eventually(t, patience, func() bool { before = d.answered(); return len(promptsIn(before)) == prefixes }, "%d prefixes are answered", prefixes)
+	begin := time.Now().Add(-5 * second)
+	at := func(seconds time.Duration) time.Time { return begin.Add(seconds * second) }
 	must(t, l.b[0].Refuse(true))
 	time.Sleep(time.Until(at(10)))
 	l.b[0].SetHealth(503)
@@ -422,14 +432,9 @@ func TestDEP2_ABackendThatRestartsWithAnOpenPortAndNoModel(t *testing.T) {
 		}
 	}
 	lines := l.lines(len(sent))
-	home := map[string]string{} // by prompt, before B1 went away
-	for _, s := range sent {
-		if s.at.Before(at(5)) {
-			home[promptIn(s.body)] = lines[s.id].Backend
-		}
-	}
-	if len(home) < prefixes {
-		t.Fatalf("%d prefixes were sent before", len(home))
+	home := map[string]string{} // by prompt
+	for _, s := range before {
+		home[promptIn(s.body)] = lines[s.id].Backend
 	}
 	back, stayed := 0, 0
 	for _, s := range sent {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -132,6 +133,13 @@ func (l *lane) load(perSecond int, replicas []*fleet.Replica, body func(i int) s
 		}
 	}()
 	return d
+}
+
+// answered is what was answered so far.
+func (d *load) answered() []sent {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.sent)
 }
 
 // end waits for the last answer and demands that all are good.

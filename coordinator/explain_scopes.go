@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -261,15 +260,4 @@ func listed(list, model string) bool {
 		}
 	}
 	return false
-}
-
-// String is the refusal in a few words.
-func (r Refusal) String() string {
-	switch r.For {
-	case "rpm", "tpm", "parallel":
-		return fmt.Sprintf("%s: %s %d, %d left", r.By, r.For, r.Limit, r.Remaining)
-	case "budget":
-		return fmt.Sprintf("%s: budget of %d nano-dollars, %d left", r.By, r.Limit, r.Remaining)
-	}
-	return strings.TrimPrefix(r.By+": ", ": ") + r.For
 }

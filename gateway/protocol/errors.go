@@ -16,9 +16,6 @@ type Error struct {
 	Param   string // the field at fault; empty = none
 }
 
-// Error makes it a Go error; the text is safe to show to a client.
-func (e Error) Error() string { return e.Code + ": " + e.Message }
-
 // The codes a client can get. They are part of the interface.
 const (
 	CodeInvalidJSON         = "invalid_json"

@@ -47,14 +47,9 @@ func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptE
 	defer taps.Put(s.tap)
 	s.tap.Reset(r.streamOptions())
 	err := s.answer.open(reply)
-	for err == nil && !s.gone {
-		var chunk []byte
-		switch chunk, err = s.answer.Next(); {
-		case err == nil:
-			err = s.take(chunk)
-		case errors.Is(err, errUpstreamQuiet):
-			err = nil
-			s.comfort()
+	for err == nil {
+		if err = s.more(); err == errUpstreamQuiet {
+			err = s.comfort()
 		}
 	}
 	if !r.begun {
@@ -62,6 +57,18 @@ func (r *request) relayStream(b *cluster.Backend, reply *upstreamReply) attemptE
 	}
 	s.end(err)
 	return attemptEnd{kind: answered}
+}
+
+// more passes on one read, and from then on all there are.
+func (s *stream) more() error {
+	if s.running && !s.answer.packed() {
+		return s.reply.Each(s.take)
+	}
+	chunk, err := s.answer.Next()
+	if err == nil {
+		err = s.take(chunk)
+	}
+	return err
 }
 
 // take passes on what one read brought. An error ends the stream. It is not inlined, nor is end: with their locals beside
@@ -96,7 +103,10 @@ func (s *stream) take(chunk []byte) error {
 	case s.running && now.Sub(r.lastAt) > r.g.cfg.StreamSilence: // comments are no answer
 		return errUpstreamSilent
 	}
-	if !r.topUp(seen) {
+	switch {
+	case s.gone:
+		return errUpstreamAborted
+	case !r.topUp(seen):
 		return errBudgetEnded
 	}
 	return nil
@@ -131,10 +141,14 @@ func (s *stream) begin(now time.Time) {
 
 // comfort tells a client whose engine is quiet that the stream is alive. The comment stands between two events and changes
 // none; where an event's end has not come it is left out.
-func (s *stream) comfort() {
+func (s *stream) comfort() error {
 	if s.tap.Seen().Unfinished == 0 {
 		s.out(keepAlive)
 	}
+	if s.gone {
+		return errUpstreamAborted
+	}
+	return nil
 }
 
 // streamOptions says how the stream is to be read.

@@ -157,18 +157,27 @@ func (c *engineConn) read(b []byte) (int, error) {
 	return c.tcp.Read(b)
 }
 
-// engineMemory lends the memory for one read.
-type engineMemory interface {
+// engineReader is whom a connection hands its bytes to.
+type engineReader interface {
+	// lend gives the memory for one read.
 	lend() []byte
-	takeBack() // nothing was read into it
+	// takeBack ends the last lend: for now there is nothing to read.
+	takeBack()
+	// took says what came into the memory lent last, or the error. More are read if it returns true.
+	took(n int, err error) (more bool)
 }
 
-// receive is one read into lent memory. On cleartext, where the system allows it, none is lent while it waits.
-func (c *engineConn) receive(m engineMemory) (int, error) {
-	if c.tls != nil {
-		return c.tls.Read(m.lend())
+// receive reads until r wants no more. It returns early, with an error, at the deadline and when the connection is closed
+// here. On cleartext, where the system allows it, no memory is lent while it waits.
+func (c *engineConn) receive(r engineReader) error {
+	if c.tls == nil {
+		return c.sock.receive(c.tcp, r)
 	}
-	return c.sock.receive(c.tcp, m)
+	for {
+		if n, err := c.tls.Read(r.lend()); !r.took(n, err) {
+			return nil
+		}
+	}
 }
 
 // acked returns how many bytes of the present request the engine's kernel has acknowledged. known is false where
@@ -213,6 +222,12 @@ func (c *engineConn) close() {
 		return
 	}
 	c.tcp.Close()
+}
+
+// hangUp ends the connection at once without waiting for its user, who still has to close it.
+func (c *engineConn) hangUp() {
+	c.tcp.CloseWrite()
+	c.tcp.CloseRead()
 }
 
 // kill ends the connection at once, also under a blocked read or write of another goroutine. Without reset what the

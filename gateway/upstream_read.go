@@ -6,25 +6,36 @@ import (
 	"time"
 )
 
-// fill does one read of the connection into raw, or sets err. Nothing may be left of raw.
+// fill does one read of the connection into raw, or sets err; within Each it goes on reading. Nothing may be left of raw.
 func (r *upstreamReply) fill() {
 	r.arm()
-	n, err := r.conn.receive(r)
+	if err := r.conn.receive(r); err != nil {
+		r.took(0, err)
+	}
+}
+
+// took keeps what one read brought, or hands it on within Each.
+func (r *upstreamReply) took(n int, err error) (more bool) {
 	r.full, r.short = n > 0 && n == len(r.lent), n <= engineSmall/2
 	if r.waiting = n == 0 && engineIsDeadline(err) && r.early(time.Now()); r.waiting {
-		return
+		return false
 	}
 	switch {
 	case n > 0:
 		r.raw = r.lent[:n] // an error that came with it comes again
 	case err == nil:
 		r.err = io.ErrNoProgress
-	case r.wasAborted():
+	case r.aborted.Load():
 		r.err = errUpstreamAborted
 	default:
 		r.err = engineBodyError(err, r.body.framing == engineUntilClose)
 		r.body.done = r.err == io.EOF
 	}
+	if r.take == nil || !r.passOn() {
+		return false
+	}
+	r.arm()
+	return true
 }
 
 // lend chooses where the next read goes: behind the head while tokens trickle, into a big buffer while the body comes in
@@ -67,19 +78,27 @@ func (r *upstreamReply) forgetHead() {
 func (r *upstreamReply) arm() {
 	var now time.Time
 	wait := r.silence
-	if r.silence > 0 || r.wake > 0 {
+	if wake := r.nextWake(); r.silence > 0 || wake > 0 {
 		now = time.Now()
 		if !r.waiting {
-			r.since = now
+			r.since, r.woken = now, now
 		}
-		wait = engineWait(r.silence, now.Sub(r.since), r.wake)
+		wait = engineWait(r.silence, now.Sub(r.since), wake)
 	}
 	r.conn.setReadBy(engineReadBy(now, r.conn.readBy, wait, r.readBy))
 }
 
+// nextWake is how long a read may wait without a look; 0 = for ever.
+func (r *upstreamReply) nextWake() time.Duration {
+	if r.take != nil && (r.wake <= 0 || r.wake > engineLook) {
+		return engineLook
+	}
+	return r.wake
+}
+
 // early reports whether a deadline that has passed was no more than a wake.
 func (r *upstreamReply) early(now time.Time) bool {
-	return r.wake > 0 && (r.silence <= 0 || now.Sub(r.since) < r.silence) && (r.readBy.IsZero() || now.Before(r.readBy))
+	return r.nextWake() > 0 && (r.silence <= 0 || now.Sub(r.since) < r.silence) && (r.readBy.IsZero() || now.Before(r.readBy))
 }
 
 // engineWait is how long the next read may wait: until the next wake or for what is left of the silence allowed, whichever

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -45,11 +46,15 @@ type upstreamReply struct {
 	readBy  time.Time     // zero = none
 	since   time.Time     // from when silence counts: the start of the wait that goes on
 	waiting bool          // the last read was woken: the wait goes on
+	woken   time.Time     // when Each told of the wait last, or since
+
+	takeErr error // of take
 
 	mu       sync.Mutex
+	take     func([]byte) error // Each's; nil outside it
 	conn     *engineConn
-	sent     bool // the whole request is with the kernel
-	aborted  bool
+	sent     bool        // the whole request is with the kernel
+	aborted  atomic.Bool // set under mu; asked without it within a read, for which kill waits
 	released bool
 }
 
@@ -143,11 +148,14 @@ func (r *upstreamReply) Ended() bool { return r.body.done && r.err != nil && len
 func (r *upstreamReply) Abort() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.aborted || r.released {
+	if r.aborted.Load() || r.released {
 		return
 	}
-	r.aborted = true
-	if r.conn != nil {
+	r.aborted.Store(true)
+	switch {
+	case r.take != nil:
+		r.conn.hangUp()
+	case r.conn != nil:
 		r.conn.kill(!r.sent)
 	}
 }
@@ -166,6 +174,8 @@ func (r *upstreamReply) Close(reuse bool) {
 		r.owner.idle.put(conn, r.head.keepFor)
 	case good:
 		conn.close()
+	default: // it may only have been hung up
+		conn.tcp.Close()
 	}
 	r.freeBuffers()
 }
@@ -182,14 +192,14 @@ func (r *upstreamReply) release() (conn *engineConn, good bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.released = true
-	return r.conn, !r.aborted
+	return r.conn, !r.aborted.Load()
 }
 
 // attach puts the call on a connection; false, and the connection closed, if it was aborted meanwhile.
 func (r *upstreamReply) attach(c *engineConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.aborted {
+	if r.aborted.Load() {
 		c.kill(false)
 		return false
 	}
@@ -201,7 +211,7 @@ func (r *upstreamReply) attach(c *engineConn) bool {
 func (r *upstreamReply) detach() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.aborted {
+	if !r.aborted.Load() {
 		r.conn.kill(!r.sent)
 	}
 	r.conn, r.sent = nil, false
@@ -211,12 +221,6 @@ func (r *upstreamReply) noteSent(all bool) {
 	r.mu.Lock()
 	r.sent = all
 	r.mu.Unlock()
-}
-
-func (r *upstreamReply) wasAborted() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.aborted
 }
 
 // readHead reads up to the final head and prepares the body. received says whether any byte came.

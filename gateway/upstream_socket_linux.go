@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"io"
 	"net"
-	"os"
 	"syscall"
 	"time"
 	"unsafe"
@@ -22,23 +20,23 @@ const (
 
 // engineSocket asks the kernel about a TCP connection. The closures are made once per connection.
 type engineSocket struct {
-	raw       syscall.RawConn
-	lookFn    func(fd uintptr)
-	ackedFn   func(fd uintptr)
-	receiveFn func(fd uintptr) bool
-	state     engineSocketState
-	ackedSum  int64
-	ackedOK   bool
-	patience  time.Duration // as set; 0 = the kernel's, a quarter of an hour
+	raw      syscall.RawConn
+	lookFn   func(fd uintptr)
+	ackedFn  func(fd uintptr)
+	state    engineSocketState
+	ackedSum int64
+	ackedOK  bool
+	patience time.Duration // as set; 0 = the kernel's, a quarter of an hour
 
-	memory     engineMemory // of the receive that goes on
-	received   int
-	receiveErr error
+	inbox engineInbox
 }
 
 func (s *engineSocket) open(c *net.TCPConn) (err error) {
 	s.raw, err = c.SyscallConn()
-	s.lookFn, s.ackedFn, s.receiveFn = s.lookAt, s.ackedAt, s.receiveAt
+	s.lookFn, s.ackedFn = s.lookAt, s.ackedAt
+	if err == nil {
+		s.inbox.open(s.raw)
+	}
 	return err
 }
 
@@ -52,36 +50,6 @@ func (s *engineSocket) giveUpAfter(d time.Duration) {
 	_ = s.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 	})
-}
-
-// receive is one read of the connection. It holds memory only for as long as the system call takes: none while it waits.
-func (s *engineSocket) receive(_ *net.TCPConn, m engineMemory) (int, error) {
-	s.memory, s.received, s.receiveErr = m, 0, nil
-	err := s.raw.Read(s.receiveFn)
-	s.memory = nil
-	if err != nil { // a deadline, or the connection was closed here
-		return 0, err
-	}
-	return s.received, s.receiveErr
-}
-
-func (s *engineSocket) receiveAt(fd uintptr) (done bool) {
-	for {
-		n, err := unix.Read(int(fd), s.memory.lend())
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err == unix.EAGAIN:
-			s.memory.takeBack()
-			return false
-		case err != nil:
-			s.receiveErr = os.NewSyscallError("read", err)
-		case n == 0:
-			s.receiveErr = io.EOF
-		}
-		s.received = max(n, 0)
-		return true
-	}
 }
 
 // look peeks without blocking: one system call, no deadline involved.

@@ -51,14 +51,17 @@ func TestAVanishedEngineIsFoundByTheKernel(t *testing.T) {
 	}
 }
 
-// lentOnce is memory that counts what it is asked for.
-type lentOnce struct {
+// oneRead takes one read and counts what it lends.
+type oneRead struct {
 	buf            [8]byte
 	lent, returned atomic.Int64
+	n              int
+	err            error
 }
 
-func (m *lentOnce) lend() []byte { m.lent.Add(1); return m.buf[:] }
-func (m *lentOnce) takeBack()    { m.returned.Add(1) }
+func (m *oneRead) lend() []byte               { m.lent.Add(1); return m.buf[:] }
+func (m *oneRead) takeBack()                  { m.returned.Add(1) }
+func (m *oneRead) took(n int, err error) bool { m.n, m.err = n, err; return false }
 
 // While an engine is waited for, its connection holds no memory for what it may say.
 func TestWaitingHoldsNoMemory(t *testing.T) {
@@ -74,7 +77,7 @@ func TestWaitingHoldsNoMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.tcp.Close()
-	var m lentOnce
+	var m oneRead
 	for i := range int64(3) {
 		var engine sync.WaitGroup
 		engine.Go(func() {
@@ -86,19 +89,18 @@ func TestWaitingHoldsNoMemory(t *testing.T) {
 			}
 			speak <- "hello"
 		})
-		n, err := conn.receive(&m)
-		if err != nil || string(m.buf[:n]) != "hello" {
-			t.Errorf("%q, %v", m.buf[:n], err)
+		if err := conn.receive(&m); err != nil || m.err != nil || string(m.buf[:m.n]) != "hello" {
+			t.Errorf("%q, %v, %v", m.buf[:m.n], m.err, err)
 		}
 		engine.Wait()
 	}
 	conn.setReadBy(time.Now().Add(5 * time.Millisecond))
-	if n, err := conn.receive(&m); n != 0 || !engineIsDeadline(err) {
-		t.Errorf("a deadline: %d, %v", n, err)
+	if err := conn.receive(&m); !engineIsDeadline(err) {
+		t.Errorf("a deadline: %v", err)
 	}
 	conn.setReadBy(time.Time{})
 	close(speak)
-	if n, err := conn.receive(&m); n != 0 || err != io.EOF {
-		t.Errorf("the end: %d, %v", n, err)
+	if err := conn.receive(&m); err != nil || m.n != 0 || m.err != io.EOF {
+		t.Errorf("the end: %d, %v, %v", m.n, m.err, err)
 	}
 }

@@ -23,4 +23,10 @@ func (s *engineSocket) giveUpAfter(time.Duration)    {}
 func (s *engineSocket) look() engineSocketState      { return engineQuiet }
 func (s *engineSocket) acked() (n int64, known bool) { return 0, false }
 
-func (s *engineSocket) receive(c *net.TCPConn, m engineMemory) (int, error) { return c.Read(m.lend()) }
+func (s *engineSocket) receive(c *net.TCPConn, r engineReader) error {
+	for {
+		if n, err := c.Read(r.lend()); !r.took(n, err) {
+			return nil
+		}
+	}
+}

@@ -3,7 +3,7 @@ package admin
 import (
 	"net/http"
 	"runtime"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,6 +52,9 @@ type Metrics struct {
 	queueWait  *prometheus.HistogramVec // pool
 	redis      prometheus.Histogram
 	roundTrips *prometheus.HistogramVec // route
+
+	mu   sync.RWMutex
+	seen map[alike]*counts // guarded by mu
 }
 
 // Buckets in seconds: a first token takes from some milliseconds (warm prefix) to minutes (a full queue), a token from
@@ -68,6 +71,7 @@ var (
 func NewMetrics(from Sources) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
+		seen:     map[alike]*counts{},
 		requests: counter("requests_total", "Client requests by route, status and outcome.", "route", "status", "outcome"),
 		tokens:   counter("tokens_total", "Tokens of answered requests. prompt includes cached.", "model", "kind"),
 		cost:     counter("cost_usd_total", "What requests cost, in US dollars.", "model"),
@@ -108,68 +112,6 @@ func buildInfo(version string) prometheus.Collector {
 	return g
 }
 
-// Observe counts one usage record.
-func (m *Metrics) Observe(r *coordinator.Record) {
-	route, model, pool := routeLabel(r.Route), "", r.Pool
-	if pool != "" {
-		model = r.Model // without a pool the name is what a client made up // A3
-	}
-	m.requests.WithLabelValues(route, strconv.Itoa(r.Status), r.Outcome).Inc()
-	m.duration.WithLabelValues(route).Observe(r.Duration.Seconds())
-	if r.RoundTrips > 0 {
-		m.roundTrips.WithLabelValues(route).Observe(float64(r.RoundTrips))
-		m.redis.Observe(r.RedisMS / 1000)
-	}
-	if r.ErrorCode != "" {
-		m.errors.WithLabelValues(r.ErrorCode).Inc()
-	}
-	if r.Cache != "" {
-		m.cache.WithLabelValues(r.Cache).Inc()
-	}
-	if r.Attempts > 0 {
-		m.attempts.WithLabelValues(pool).Add(float64(r.Attempts))
-	}
-	if r.QueueMS > 0 {
-		m.queueWait.WithLabelValues(pool).Observe(float64(r.QueueMS) / 1000)
-	}
-	if r.TTFT > 0 && r.Stream {
-		m.ttft.WithLabelValues(model).Observe(r.TTFT.Seconds())
-	}
-	if r.TPOT > 0 {
-		m.tpot.WithLabelValues(model).Observe(r.TPOT.Seconds())
-	}
-	m.observeUse(model, r)
-}
-
-func (m *Metrics) observeUse(model string, r *coordinator.Record) {
-	if r.Prompt+r.Completion == 0 || r.Cache == coordinator.CacheHit {
-		return // what an answer from the cache says of tokens was counted when they were computed
-	}
-	m.tokens.WithLabelValues(model, "prompt").Add(float64(r.Prompt))
-	m.tokens.WithLabelValues(model, "cached").Add(float64(r.Cached))
-	m.tokens.WithLabelValues(model, "completion").Add(float64(r.Completion))
-	if r.CostKnown {
-		m.cost.WithLabelValues(model).Add(float64(r.CostNUSD) / 1e9)
-	} else {
-		m.unpriced.WithLabelValues(model).Inc()
-	}
-}
-
 func (m *Metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second})
-}
-
-// routeLabel keeps paths that clients make up out of the labels. // A3
-func routeLabel(route string) string {
-	if routes[route] {
-		return route
-	}
-	return "other"
-}
-
-var routes = map[string]bool{
-	"/v1/chat/completions": true, "/v1/completions": true, "/v1/responses": true, "/v1/messages": true,
-	"/v1/embeddings": true, "/v1/rerank": true, "/v1/score": true, "/v1/audio/transcriptions": true,
-	"/v1/audio/translations": true, "/v1/models": true, "/v1/models/{id}": true, "/v1/responses/{id}": true,
-	"/v1/responses/{id}/cancel": true, "/tokenize": true, "/detokenize": true,
 }

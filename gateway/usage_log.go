@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/rs/zerolog"
 )
@@ -35,10 +34,6 @@ type swap struct {
 
 // maxPendingLines bounds what a stuck disk may hold in memory; beyond it lines are dropped and counted in the log.
 const maxPendingLines = 64 << 20
-
-// linesShare is how long a line may wait for others to share its write with, when one was written just before: a write and
-// the way to it cost a busy replica more than the rest of a line does.
-const linesShare = 5 * time.Millisecond
 
 // OpenUsageLog opens the log: "stdout", a path (appended to), or "" for none. Close writes what is left.
 func OpenUsageLog(target string, log zerolog.Logger) (*UsageLog, error) {
@@ -126,7 +121,6 @@ func (l *UsageLog) run() {
 		select {
 		case <-l.wake:
 			spare = l.flush(spare)
-			time.Sleep(linesShare)
 		case s := <-l.swap:
 			spare = l.flush(spare)
 			before := l.out

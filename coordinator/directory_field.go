@@ -313,8 +313,8 @@ func checkList(value string, most int, form *regexp.Regexp, what string) (string
 func checkMoment(value string, now time.Time) (string, error) {
 	t, err := parseMoment(value)
 	if err != nil {
-		length, err := parseLength(value)
-		if err != nil {
+		length, ok := ParseLength(value)
+		if !ok || length == 0 {
 			return "", errors.New("want a length as in 720h or 30d, a time as in 2026-12-31T00:00:00Z, or the last day as in 2026-12-31")
 		}
 		t = now.Add(length)
@@ -336,20 +336,14 @@ func parseMoment(value string) (time.Time, error) {
 	return time.Parse(time.RFC3339, value)
 }
 
-// parseLength is time.ParseDuration with whole days ("30d"); it must be positive.
-func parseLength(value string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(value, "d"); ok {
+// ParseLength reads a length of 0 or more, as Go writes it or in whole days ("30d").
+func ParseLength(value string) (length time.Duration, ok bool) {
+	if days, whole := strings.CutSuffix(value, "d"); whole {
 		n, err := strconv.ParseUint(days, 10, 16)
-		if err != nil || n == 0 {
-			return 0, errors.New("not a length")
-		}
-		return time.Duration(n) * 24 * time.Hour, nil
+		return time.Duration(n) * 24 * time.Hour, err == nil
 	}
 	length, err := time.ParseDuration(value)
-	if err == nil && length <= 0 {
-		err = errors.New("not a length")
-	}
-	return length, err
+	return length, err == nil && length >= 0
 }
 
 var tenantForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)

@@ -24,7 +24,7 @@ grace time (0s: it is refused from the next request on); what is set on or delet
 	c.Flags().StringVar(&grace, "grace", grace, "how long the old key works on, as 90m, 24h or 7d")
 	c.Args = arguments(1, 1)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		left, ok := length(grace)
+		left, ok := coordinator.ParseLength(grace)
 		if !ok {
 			return usagef("--grace %q: want a length as 90m, 24h or 7d", grace)
 		}

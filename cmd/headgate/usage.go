@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -263,7 +261,7 @@ func moment(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if d, ok := length(text); ok {
+	if d, ok := coordinator.ParseLength(text); ok {
 		return now.Add(-d), nil
 	}
 	for _, form := range []string{"2006-01-02", time.RFC3339} {
@@ -272,16 +270,4 @@ func moment(text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("%q: want a length as 24h or 7d, a day as 2026-11-01, or a time as 2026-11-01T12:00:00Z", text)
-}
-
-var daysForm = regexp.MustCompile(`^[0-9]{1,5}d$`)
-
-// length reads a time of 0 or more, as Go writes it or in whole days.
-func length(text string) (d time.Duration, ok bool) {
-	if daysForm.MatchString(text) {
-		n, _ := strconv.Atoi(text[:len(text)-1])
-		return time.Duration(n) * 24 * time.Hour, true
-	}
-	d, err := time.ParseDuration(text)
-	return d, err == nil && d >= 0
 }

@@ -191,6 +191,7 @@ func clientOption(cfg StoreConfig) (rueidis.ClientOption, error) {
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16
 	followPrimaries(&option)
+	letOthersFirst(&option)
 	return option, nil
 }
 

@@ -119,12 +119,13 @@ func (c *engineConn) patienceFor(call *upstreamCall) {
 // that the engine said something before it had everything.
 func (c *engineConn) send(q *engineRequest, call *upstreamCall) (sent int64, err error) {
 	c.mark = c.written
-	c.setReadBy(call.HeadBy)
 	c.patienceFor(call)
 	parts := q.buffers(call)
 	mayStall := call.BodyLen > engineStallBody && c.tls == nil // a timed-out write would ruin the TLS state
-	if !mayStall {
-		c.setWriteBy(call.HeadBy)
+	if mayStall {
+		c.setReadBy(call.HeadBy)
+	} else {
+		c.setBy(call.HeadBy)
 	}
 	if c.tls != nil {
 		return parts.WriteTo(c.tls)
@@ -197,6 +198,14 @@ func (c *engineConn) usable() bool {
 		return c.tls != nil
 	default:
 		return false
+	}
+}
+
+// setBy sets both deadlines, which costs no more than one.
+func (c *engineConn) setBy(t time.Time) {
+	if !t.Equal(c.readBy) || !t.Equal(c.writeBy) {
+		c.readBy, c.writeBy = t, t
+		c.tcp.SetDeadline(t)
 	}
 }
 

@@ -52,8 +52,7 @@ func (p *engineIdle) pop(key engineKey) *engineConn {
 // put keeps c for the next request. keepFor is what the engine said it waits (0 = nothing said); a fifth of it is
 // left for the way.
 func (p *engineIdle) put(c *engineConn, keepFor time.Duration) {
-	c.setReadBy(time.Time{})
-	c.setWriteBy(time.Time{})
+	c.setBy(time.Time{})
 	wait := p.limit
 	if keepFor > 0 {
 		wait = min(wait, keepFor/5*4)

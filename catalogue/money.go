@@ -1,6 +1,11 @@
 package catalogue
 
-import "math/bits"
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+)
 
 // MaxNUSD is the largest cost there is, in nano-dollars: the last whole number
 // a double holds exactly, and more than any budget may be. A figure that would
@@ -53,4 +58,16 @@ func (s picoSum) nano(round uint64) int64 {
 	}
 	quotient, _ := bits.Div64(hi, lo, picoPerNano)
 	return int64(min(quotient, uint64(MaxNUSD)))
+}
+
+// USD writes nano-dollars as dollars, exactly and without zeros at the end.
+func USD(nusd int64) string {
+	text := strconv.FormatInt(nusd/1e9, 10)
+	if nusd < 0 && nusd > -1e9 {
+		text = "-0"
+	}
+	if part := max(nusd, -nusd) % 1e9; part != 0 {
+		text += "." + strings.TrimRight(fmt.Sprintf("%09d", part), "0")
+	}
+	return text
 }

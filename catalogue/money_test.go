@@ -74,3 +74,12 @@ func exact(m catalogue.Model, prompt, cached, completion int64) int64 {
 	}
 	return sum.Int64()
 }
+
+func TestUSD(t *testing.T) {
+	for nusd, want := range map[int64]string{0: "0", 1: "0.000000001", 5e9: "5", 1_250_000_000: "1.25", -500_000_000: "-0.5", -2_500_000_000: "-2.5",
+		catalogue.MaxNUSD: "9007199.254740991"} {
+		if got := catalogue.USD(nusd); got != want {
+			t.Errorf("%d: %s, want %s", nusd, got, want)
+		}
+	}
+}

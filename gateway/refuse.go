@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/gateway/protocol"
 )
@@ -77,7 +78,7 @@ func refusalOfVerdict(a coordinator.Admission, model string) *refusal {
 	case coordinator.ParallelExceeded:
 		return limited(a, fmt.Sprintf("%s allows %s at the same time (parallel, its concurrency limit), and as many are running.", scopeName(a), some(a.Limit, "request")))
 	case coordinator.BudgetExceeded:
-		r := refusalOf(protocol.InsufficientQuota(fmt.Sprintf("%s has %s left of its budget of %s USD, and this request may cost more.", scopeName(a), dollars(a.Remaining), dollars(a.Limit))),
+		r := refusalOf(protocol.InsufficientQuota(fmt.Sprintf("%s has %s left of its budget of %s USD, and this request may cost more.", scopeName(a), catalogue.USD(a.Remaining), catalogue.USD(a.Limit))),
 			headerField{"X-Should-Retry", "false"})
 		r.fields = append(r.fields, retryAfter(a.Reset)...)
 		return r
@@ -132,11 +133,6 @@ func retryAfter(d time.Duration) []headerField {
 		return nil
 	}
 	return []headerField{{"Retry-After", strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)}}
-}
-
-// dollars writes nano-dollars as USD without trailing zeros.
-func dollars(nusd int64) string {
-	return strconv.FormatFloat(float64(nusd)/1e9, 'f', -1, 64)
 }
 
 // windowFields describes the tightest limits after this request.

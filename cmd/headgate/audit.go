@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/pipeline"
 )
@@ -103,7 +104,7 @@ func (l *lookCommand) printAudit(all []coordinator.TenantAudit) error {
 		if n := int64(len(t.Differences)) + t.More; n > 0 {
 			verdict = differ + some(n, "difference")
 		}
-		fmt.Fprintf(w, "%s: %s, %s USD; %s %s\n", printable(orName(t.Tenant, "no tenant")), some(t.Records, "charged request"), usd(t.CostNUSD), some(t.Counters, "counter"), verdict)
+		fmt.Fprintf(w, "%s: %s, %s USD; %s %s\n", printable(orName(t.Tenant, "no tenant")), some(t.Records, "charged request"), catalogue.USD(t.CostNUSD), some(t.Counters, "counter"), verdict)
 		for _, d := range t.Differences {
 			fmt.Fprintf(w, "  %s\t%s\n", d.Kind, printable(d.Text))
 		}
@@ -117,7 +118,7 @@ func (l *lookCommand) printAudit(all []coordinator.TenantAudit) error {
 		}{{"open", t.Open, t.OpenNUSD, "held, not settled yet"}, {"lost", t.Lost, t.LostNUSD, "charged at the hold: their replica died"},
 			{"estimated", t.Estimated, t.EstimatedNUSD, "charged from bytes: the engine gave no figures"}} {
 			if n.n > 0 {
-				fmt.Fprintf(w, "  (%s)\t%s, %s USD %s\n", n.name, some(n.n, "request"), usd(n.nusd), n.what)
+				fmt.Fprintf(w, "  (%s)\t%s, %s USD %s\n", n.name, some(n.n, "request"), catalogue.USD(n.nusd), n.what)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/coordinator"
 )
 
@@ -18,7 +19,7 @@ func (x explained) verdict() (state, text string) {
 	case x.found.Where == "" && x.would != nil:
 		return "would_be_refused", "WOULD BE REFUSED  by " + refusalText(*x.would)
 	case x.found.Where == "":
-		return "would_pass", fmt.Sprintf("WOULD PASS  limits and budgets, holding %s USD", usd(x.hold))
+		return "would_pass", fmt.Sprintf("WOULD PASS  limits and budgets, holding %s USD", catalogue.USD(x.hold))
 	case open != nil && open.Pool == "":
 		return "running", fmt.Sprintf("RUNS  for %s on replica %s, without a slot", ago(time.Since(open.Since)), open.Replica)
 	case open != nil && open.Backend == "":
@@ -66,7 +67,7 @@ func refusalText(r coordinator.Refusal) string {
 	case "parallel":
 		return fmt.Sprintf("%s: parallel %s, as many were running", by, thousands(r.Limit))
 	case "budget":
-		return fmt.Sprintf("%s: budget of %s USD, %s left, and it may cost more%s", by, usd(r.Limit), usd(r.Remaining), again)
+		return fmt.Sprintf("%s: budget of %s USD, %s left, and it may cost more%s", by, catalogue.USD(r.Limit), catalogue.USD(r.Remaining), again)
 	case "models":
 		return by + ": its list of models does not have this one"
 	case "model":
@@ -137,18 +138,18 @@ func (x explained) printRequest(w io.Writer) {
 	}
 	fmt.Fprintf(w, "what\t%s\n", printable(strings.Join(what, ", ")))
 	if x.found.Open != nil {
-		fmt.Fprintf(w, "hold\t%s, %s USD\n", some(r.HeldTokens, "token"), usd(r.HeldNUSD))
+		fmt.Fprintf(w, "hold\t%s, %s USD\n", some(r.HeldTokens, "token"), catalogue.USD(r.HeldNUSD))
 		return
 	}
 	if r.HeldTokens+r.HeldNUSD > 0 || len(r.Charged) > 0 {
 		cost := "unknown: the model has no price"
 		if r.CostNUSD != nil {
-			cost = usd(*r.CostNUSD) + " USD"
+			cost = catalogue.USD(*r.CostNUSD) + " USD"
 		}
-		fmt.Fprintf(w, "charged\t%s; held %s USD for %s; %s + %s tokens (%s cached), by %s\n", cost, usd(r.HeldNUSD), some(r.HeldTokens, "token"),
+		fmt.Fprintf(w, "charged\t%s; held %s USD for %s; %s + %s tokens (%s cached), by %s\n", cost, catalogue.USD(r.HeldNUSD), some(r.HeldTokens, "token"),
 			thousands(r.Prompt), thousands(r.Completion), thousands(r.Cached), orName(r.Source, "-"))
 		if r.OverNUSD > 0 {
-			fmt.Fprintf(w, "\t%s USD of it above the hold\n", usd(r.OverNUSD))
+			fmt.Fprintf(w, "\t%s USD of it above the hold\n", catalogue.USD(r.OverNUSD))
 		}
 		fmt.Fprintf(w, "\tin %s\n", printable(orName(strings.Join(r.Charged, ", "), "no counter: given back")))
 	}

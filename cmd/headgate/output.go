@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/coordinator"
 )
 
@@ -50,23 +50,11 @@ func (r *recordCommand) printShown(e coordinator.Entry, spent []coordinator.Spen
 }
 
 func spentText(s coordinator.Spent) string {
-	text := usd(s.SpentNUSD) + " USD, " + usd(s.ReservedNUSD) + " reserved"
+	text := catalogue.USD(s.SpentNUSD) + " USD, " + catalogue.USD(s.ReservedNUSD) + " reserved"
 	if s.LimitNUSD >= 0 {
-		text += ", " + usd(s.LeftNUSD()) + " left of " + usd(s.LimitNUSD)
+		text += ", " + catalogue.USD(s.LeftNUSD()) + " left of " + catalogue.USD(s.LimitNUSD)
 	}
 	return text + fmt.Sprintf(" (requests: %d)", s.Requests)
-}
-
-// usd writes nano-dollars as dollars, without zeros at the end.
-func usd(nano int64) string {
-	text := strconv.FormatInt(nano/1e9, 10)
-	if nano < 0 && nano > -1e9 {
-		text = "-0"
-	}
-	if part := max(nano, -nano) % 1e9; part != 0 {
-		text += "." + strings.TrimRight(fmt.Sprintf("%09d", part), "0")
-	}
-	return text
 }
 
 // shownSpend is a Spent in JSON.

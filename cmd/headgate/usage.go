@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/headgate/headgate/catalogue"
 	"github.com/headgate/headgate/coordinator"
 	"github.com/headgate/headgate/pipeline"
 )
@@ -199,7 +200,7 @@ func (u *usageCommand) printTable(a usageAnswer, names map[string]string) error 
 }
 
 func figuresOf(s coordinator.UsageSum) string {
-	cost := usd(s.CostNUSD)
+	cost := catalogue.USD(s.CostNUSD)
 	if s.Unpriced > 0 {
 		cost += fmt.Sprintf(" (+ %s without a price)", some(s.Unpriced, "request"))
 	}

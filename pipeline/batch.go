@@ -148,6 +148,9 @@ func (b *Batch) flush(own *Store) {
 		c.sent = true
 	}
 	own.send(mine)
+	if b.pending == nil {
+		b.room = [len(b.room)]*call{} // the batch lives as long as its request: what was sent must not
+	}
 }
 
 // take empties the batch. What it returns may lie in the batch: it is sent, or copied, before more is declared.

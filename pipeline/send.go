@@ -126,6 +126,7 @@ func (c *call) resolve(m rueidis.RedisMessage, err error) {
 
 func (c *call) tell(m rueidis.RedisMessage, err error) {
 	c.owner.final(m, err)
+	c.Args = nil // whoever keeps the handle has no use for them
 	if c.beside != nil {
 		close(c.beside)
 	}

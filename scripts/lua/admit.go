@@ -73,15 +73,7 @@ type Minute struct {
 // Admit declares the decision on b. as turns the reply into what the caller hands on; it is called on the goroutine that
 // received the reply and must not block.
 func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a AdmitArgs, as func(AdmitReply) T) *pipeline.Handle[T] {
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: admitScript, Key: root, Args: a.argv()},
-		func(m rueidis.RedisMessage) (T, error) {
-			reply, err := admitReply(m)
-			if err != nil {
-				var zero T
-				return zero, err
-			}
-			return as(reply), nil
-		})
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: admitScript, Key: root, Args: a.argv()}, through(admitReply, as))
 }
 
 func (a AdmitArgs) argv() []string {

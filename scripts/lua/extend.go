@@ -24,18 +24,15 @@ type ExtendReply struct {
 // Extend declares the top-up on b. It sets a total, so it is safe to repeat. as is as in Admit.
 func Extend[T any](b *pipeline.Batch, s *pipeline.Store, root string, a ExtendArgs, as func(ExtendReply) T) *pipeline.Handle[T] {
 	args := withClock([]string{a.RID, a.KeyHash, decimal(a.Total)}, a.nowMS)
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: extendScript, Key: root, Args: args},
-		func(m rueidis.RedisMessage) (T, error) {
-			var zero T
-			f, err := array(m, 2)
-			if err != nil {
-				return zero, err
-			}
-			d := fields{}
-			r := ExtendReply{Granted: d.whole(f[0]), Claim: d.text(f[1])}
-			if d.err != nil {
-				return zero, d.err
-			}
-			return as(r), nil
-		})
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: extendScript, Key: root, Args: args}, through(readExtend, as))
+}
+
+func readExtend(m rueidis.RedisMessage) (ExtendReply, error) {
+	f, err := array(m, 2)
+	if err != nil {
+		return ExtendReply{}, err
+	}
+	d := fields{}
+	r := ExtendReply{Granted: d.whole(f[0]), Claim: d.text(f[1])}
+	return r, d.err
 }

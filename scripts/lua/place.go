@@ -90,15 +90,7 @@ var ErrSuperseded = errors.New("place: a later attempt of this request was there
 
 // Place declares a below the root of a pool and gives the caller's own reading of the reply.
 func Place[T any](b *pipeline.Batch, s *pipeline.Store, root string, a PlaceArgs, as func(PlaceReply) T) *pipeline.Handle[T] {
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: placeScript, Key: root, Args: a.argv()},
-		func(m rueidis.RedisMessage) (T, error) {
-			r, err := readPlace(m)
-			if err != nil {
-				var zero T
-				return zero, err
-			}
-			return as(r), nil
-		})
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: placeScript, Key: root, Args: a.argv()}, through(readPlace, as))
 }
 
 // argv is the wish as place.lua documents it.

@@ -33,15 +33,7 @@ func Probe[T any](b *pipeline.Batch, s *pipeline.Store, root string, a ProbeArgs
 	args := make([]string, 0, 4+len(a.Answered)+len(a.Backends))
 	args = append(args, figure(a.IdleMS), figure(a.LastsMS), strconv.Itoa(a.Most), strconv.Itoa(len(a.Answered)))
 	args = append(append(args, a.Answered...), a.Backends...)
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: probeScript, Key: root, Args: args},
-		func(m rueidis.RedisMessage) (T, error) {
-			r, err := readProbe(m)
-			if err != nil {
-				var none T
-				return none, err
-			}
-			return as(r), nil
-		})
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: probeScript, Key: root, Args: args}, through(readProbe, as))
 }
 
 func readProbe(m rueidis.RedisMessage) (ProbeReply, error) {
@@ -81,13 +73,13 @@ type ProbedReply struct {
 // Probed declares a below the root of a pool.
 func Probed[T any](b *pipeline.Batch, s *pipeline.Store, root string, a ProbedArgs, as func(ProbedReply) T) *pipeline.Handle[T] {
 	args := []string{a.Backend, flag(a.Well), figure(a.IdleMS), figure(a.AgainMS), figure(a.FirstMS), figure(a.LongestMS), figure(a.LastsMS)}
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: probedScript, Key: root, Args: args},
-		func(m rueidis.RedisMessage) (T, error) {
-			f, err := wholes(m, 3)
-			if err != nil {
-				var none T
-				return none, fmt.Errorf("probed: %w", err)
-			}
-			return as(ProbedReply{NowMS: f[0], Failed: f[1], UntilMS: f[2]}), nil
-		})
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: probedScript, Key: root, Args: args}, through(readProbed, as))
+}
+
+func readProbed(m rueidis.RedisMessage) (ProbedReply, error) {
+	f, err := wholes(m, 3)
+	if err != nil {
+		return ProbedReply{}, fmt.Errorf("probed: %w", err)
+	}
+	return ProbedReply{NowMS: f[0], Failed: f[1], UntilMS: f[2]}, nil
 }

@@ -23,25 +23,27 @@ type BeforeReply struct {
 // the reply.
 func Before[T any](b *pipeline.Batch, s *pipeline.Store, root string, backends []string, as func(BeforeReply) T) *pipeline.Handle[T] {
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: beforeScript, Key: root, Args: backends},
-		func(m rueidis.RedisMessage) (T, error) {
-			var none T
-			f, err := array(m, 2)
-			if err != nil {
-				return none, fmt.Errorf("before: %w", err)
-			}
-			d := fields{}
-			r := BeforeReply{NowMS: d.whole(f[0])}
-			for _, held := range d.texts(f[1]) {
-				r.Held = append(r.Held, d.number(held))
-			}
-			if d.err == nil && len(r.Held) != len(backends) {
-				d.err = fmt.Errorf("%d figures for %d backends", len(r.Held), len(backends))
-			}
-			if d.err != nil {
-				return none, fmt.Errorf("before: %w", d.err)
-			}
-			return as(r), nil
-		})
+		through(func(m rueidis.RedisMessage) (BeforeReply, error) { return readBefore(m, len(backends)) }, as))
+}
+
+// readBefore is for that many backends.
+func readBefore(m rueidis.RedisMessage, backends int) (BeforeReply, error) {
+	f, err := array(m, 2)
+	if err != nil {
+		return BeforeReply{}, fmt.Errorf("before: %w", err)
+	}
+	d := fields{}
+	r := BeforeReply{NowMS: d.whole(f[0])}
+	for _, held := range d.texts(f[1]) {
+		r.Held = append(r.Held, d.number(held))
+	}
+	if d.err == nil && len(r.Held) != backends {
+		d.err = fmt.Errorf("%d figures for %d backends", len(r.Held), backends)
+	}
+	if d.err != nil {
+		return BeforeReply{}, fmt.Errorf("before: %w", d.err)
+	}
+	return r, nil
 }
 
 // Reading is what an engine said of itself.

@@ -26,6 +26,18 @@ func onClock(args []string, nowMS int64) []string {
 	return args
 }
 
+// through decodes a reply into what read finds there and gives the caller's own reading of that.
+func through[R, T any](read func(rueidis.RedisMessage) (R, error), as func(R) T) func(rueidis.RedisMessage) (T, error) {
+	return func(m rueidis.RedisMessage) (T, error) {
+		r, err := read(m)
+		if err != nil {
+			var none T
+			return none, err
+		}
+		return as(r), nil
+	}
+}
+
 // array is a reply of n fields.
 func array(m rueidis.RedisMessage, n int) ([]rueidis.RedisMessage, error) {
 	f, err := m.ToArray()

@@ -29,15 +29,7 @@ func Unwell[T any](b *pipeline.Batch, s *pipeline.Store, root, replica string, f
 	for _, f := range found {
 		args = append(args, f.Backend, f.Place, strconv.Itoa(f.Readers), flag(f.Unwell))
 	}
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: unwellScript, Key: root, Args: args},
-		func(m rueidis.RedisMessage) (T, error) {
-			out, err := readUnwell(m)
-			if err != nil {
-				var none T
-				return none, err
-			}
-			return as(out), nil
-		})
+	return pipeline.Declare(b, pipeline.Command{Store: s, Script: unwellScript, Key: root, Args: args}, through(readUnwell, as))
 }
 
 func readUnwell(m rueidis.RedisMessage) ([]OutOfUse, error) {

@@ -52,17 +52,13 @@ func Weigh[T any](b *pipeline.Batch, s *pipeline.Store, root string, a PlaceArgs
 		strconv.Itoa(a.Prompt.Bucket), a.Not, strconv.Itoa(len(a.Prompt.Prints))}
 	args = a.named(args)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: weighScript, Key: root, Args: args},
-		func(m rueidis.RedisMessage) (T, error) {
+		through(func(m rueidis.RedisMessage) (WeighReply, error) {
 			r, err := readWeigh(m)
 			if err == nil && len(r.Rows) != len(a.Candidates) {
 				err = fmt.Errorf("weigh: %d rows for %d candidates", len(r.Rows), len(a.Candidates))
 			}
-			if err != nil {
-				var none T
-				return none, err
-			}
-			return as(r), nil
-		})
+			return r, err
+		}, as))
 }
 
 func readWeigh(m rueidis.RedisMessage) (WeighReply, error) {

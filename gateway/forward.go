@@ -275,7 +275,7 @@ func (r *request) freePrompt() {
 // write passes bytes on; false means that the client is gone, and the engine is told at once. // I5
 func (r *request) write(reply *upstreamReply, p []byte) bool {
 	send := r.x.Write
-	if reply.Ended() && r.record.ResponseBytes > 0 { // or net/http would tell the length of a stream that came in one piece
+	if reply.Ended() {
 		send = r.x.WriteLast
 	}
 	r.record.ResponseBytes += int64(len(p))

@@ -155,6 +155,8 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 	if length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 		x.sized = true
+	} else {
+		h["Transfer-Encoding"] = []string{"chunked"} // or net/http would tell the length of an answer that is there in one piece
 	}
 	x.begun = true
 	x.w.WriteHeader(status)

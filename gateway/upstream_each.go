@@ -2,8 +2,8 @@ package gateway
 
 import "time"
 
-// engineLook is how often a quiet connection is read although nothing was announced: a reset that reaches the kernel
-// together with bytes is announced with them, and found only so.
+// engineLook is how often a quiet connection is read although nothing was announced, and once at least before its silence
+// is too long: a reset that reaches the kernel together with bytes is announced with them, and found only so.
 const engineLook = 2 * time.Second
 
 // Each calls take with the next bytes of the body again and again. It returns take's error, the wake of SetWake

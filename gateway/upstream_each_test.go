@@ -100,6 +100,16 @@ func TestEachWakes(t *testing.T) {
 	}
 }
 
+// A connection is looked at before its silence is too long, however little is allowed.
+func TestEachLooksBeforeItGivesUp(t *testing.T) {
+	for _, silence := range []time.Duration{0, 20 * time.Millisecond, engineLook, 10 * engineLook} {
+		r := upstreamReply{take: func([]byte) error { return nil }, silence: silence}
+		if look := r.nextWake(); look <= 0 || silence > 0 && look > silence/2 {
+			t.Errorf("silence %s: looked at after %s", silence, look)
+		}
+	}
+}
+
 // Abort ends the connection at once and waits for nobody, whatever Each is doing, take included.
 func TestEachAborted(t *testing.T) {
 	noLeaksAtEnd(t)

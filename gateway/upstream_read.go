@@ -90,8 +90,12 @@ func (r *upstreamReply) arm() {
 
 // nextWake is how long a read may wait without a look; 0 = for ever.
 func (r *upstreamReply) nextWake() time.Duration {
-	if r.take != nil && (r.wake <= 0 || r.wake > engineLook) {
-		return engineLook
+	look := engineLook
+	if r.silence > 0 {
+		look = min(look, r.silence/2) // who is gone is not told to have been silent
+	}
+	if r.take != nil && (r.wake <= 0 || r.wake > look) {
+		return look
 	}
 	return r.wake
 }

@@ -7,9 +7,10 @@ import "time"
 const engineLook = 2 * time.Second
 
 // Each calls take with the next bytes of the body again and again. It returns take's error, the wake of SetWake
-// (errUpstreamQuiet: it may be called again), or what Next would have returned at the end. A chunk costs one read on
-// cleartext where the kernel tells what is left behind it: the readiness of a Go connection is reset by each call of Read
-// and never within one, so take is called within, and need not be preceded by a read that finds nothing.
+// (errUpstreamQuiet, late by a look at most: it may be called again), or what Next would have returned at the end.
+//
+// On cleartext, where the kernel tells what is left behind it, a chunk costs one read: the readiness of a Go connection is
+// reset by each call of Read and never within one, so take is called within, and no read is made only to find nothing.
 func (r *upstreamReply) Each(take func([]byte) error) error {
 	r.relaying(take)
 	defer r.relaying(nil)

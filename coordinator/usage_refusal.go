@@ -37,13 +37,7 @@ func RefusalOf(a Admission) *Refusal {
 }
 
 // ChargedBy is the spend counters of a claim, as <scope>:<id>:<period>; nil for a claim that cannot be read.
-func ChargedBy(claim string) []string {
-	c, err := lua.ParseClaim(claim)
-	if err != nil {
-		return nil
-	}
-	return c.Charged()
-}
+func ChargedBy(claim string) []string { return lua.ChargedBy(claim) }
 
 // HeldWith is the tokens of a claim whose hold has grown to cover so many tokens of output; 0 for a claim that cannot be read.
 func HeldWith(claim string, output int64) int64 {

@@ -20,29 +20,47 @@ type Claim struct {
 	Label           string // through ClaimText
 }
 
-// ParseClaim takes a claim apart.
-func ParseClaim(text string) (Claim, error) {
-	var f [14]string // on the stack: every request has its claim taken apart several times
+// Where fields of a claim stand in its text.
+const (
+	claimTokens = 3
+	claimHold   = 5
+	claimScopes = 6
+	claimTops   = 7
+	claimFields = 14
+)
+
+// cutClaim is the fields of a claim as they stand there: every request has its claim taken apart three times, and most of
+// what is in it is wanted once.
+func cutClaim(text string) (f [claimFields]string, err error) {
 	rest, more := text, true
 	for i := range f {
 		if !more {
-			return Claim{}, fmt.Errorf("claim of %d fields", i)
+			return f, fmt.Errorf("claim of %d fields", i)
 		}
 		f[i], rest, more = strings.Cut(rest, " ")
 	}
 	if more || len(f[0]) != 1 {
-		return Claim{}, fmt.Errorf("claim of %d fields or more", len(f))
+		return f, fmt.Errorf("claim of %d fields or more", len(f))
+	}
+	return f, nil
+}
+
+// ParseClaim takes a claim apart.
+func ParseClaim(text string) (Claim, error) {
+	f, err := cutClaim(text)
+	if err != nil {
+		return Claim{}, err
 	}
 	var n [6]int64
-	for i, at := range [6]int{2, 3, 4, 5, 8, 9} {
+	for i, at := range [6]int{2, claimTokens, 4, claimHold, 8, 9} {
 		v, err := strconv.ParseInt(f[at], 10, 64)
 		if err != nil {
 			return Claim{}, fmt.Errorf("claim: %w", err)
 		}
 		n[i] = v
 	}
-	return Claim{Owner: f[1], AtMS: n[0], Tokens: n[1], Prompt: n[2], HoldNUSD: n[3], Scopes: f[6], Tops: f[7], Output: n[4],
-		PricePico: n[5], Key: f[10], Team: none(f[11]), User: none(f[12]), Label: f[13]}, nil
+	return Claim{Owner: f[1], AtMS: n[0], Tokens: n[1], Prompt: n[2], HoldNUSD: n[3], Scopes: f[claimScopes], Tops: f[claimTops],
+		Output: n[4], PricePico: n[5], Key: f[10], Team: none(f[11]), User: none(f[12]), Label: f[13]}, nil
 }
 
 // String is the claim of an open reservation.
@@ -52,11 +70,22 @@ func (c Claim) String() string {
 }
 
 // Charged is the spend counters of the claim, each as <scope>:<id>:<period>.
-func (c Claim) Charged() []string {
-	charged := make([]string, 0, 1+strings.Count(c.Scopes, ";")+strings.Count(c.Scopes, ","))
+func (c Claim) Charged() []string { return chargedIn(c.Scopes) }
+
+// ChargedBy is Charged of a claim's text; nil for a text that is no claim.
+func ChargedBy(claim string) []string {
+	f, err := cutClaim(claim)
+	if err != nil {
+		return nil
+	}
+	return chargedIn(f[claimScopes])
+}
+
+func chargedIn(scopes string) []string {
+	charged := make([]string, 0, 1+strings.Count(scopes, ";")+strings.Count(scopes, ","))
 	var names strings.Builder // one piece of memory for all
-	names.Grow(len(c.Scopes))
-	for scope := range strings.SplitSeq(c.Scopes, ";") {
+	names.Grow(len(scopes))
+	for scope := range strings.SplitSeq(scopes, ";") {
 		name, _, periods := cutScope(scope)
 		for period := range strings.SplitSeq(periods, ",") {
 			charged = append(charged, joined(&names, name, ":", period))
@@ -65,12 +94,12 @@ func (c Claim) Charged() []string {
 	return charged
 }
 
-// counters appends what settle.lua wants to know of each spend counter: the scope's name, where its money, its minute and
-// the cell of its tokens are.
-func (c Claim) counters(args []string) []string {
+// appendScopes appends what settle.lua wants to know of each spend counter in a claim's scopes: the scope's name, where its
+// money, its minute and the cell of its tokens are.
+func appendScopes(args []string, scopes string) []string {
 	var names strings.Builder
-	names.Grow(3*len(c.Scopes) + 64)
-	for scope := range strings.SplitSeq(c.Scopes, ";") {
+	names.Grow(3*len(scopes) + 64)
+	for scope := range strings.SplitSeq(scopes, ";") {
 		name, cell, periods := cutScope(scope)
 		if cell, counted := strings.CutSuffix(cell, "t"); counted {
 			args = appendCounters(args, &names, name, periods, joined(&names, "t", cell))
@@ -109,6 +138,16 @@ func joined(b *strings.Builder, parts ...string) string {
 		b.WriteString(part)
 	}
 	return b.String()[from:]
+}
+
+// isWhole is true for a figure as scripts write it: up to 9e15.
+func isWhole(text string) bool {
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return false
+		}
+	}
+	return 0 < len(text) && len(text) <= 16
 }
 
 func none(field string) string {

@@ -70,9 +70,9 @@ func (a SettleArgs) argv() []string {
 	}
 	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), decimal(a.Prompt), decimal(a.Cached), decimal(a.Completion),
 		decimal(a.CostNUSD), textOf(a.Record), flag(a.Never), decimal(learn), a.Learn.Model, decimal(max(a.Learn.Choices, 1)))
-	c, err := ParseClaim(a.Claim)
-	if err != nil || c.Tops != "-" || a.apart {
+	f, err := cutClaim(a.Claim)
+	if err != nil || f[claimTops] != "-" || !isWhole(f[claimTokens]) || !isWhole(f[claimHold]) || a.apart {
 		return append(args, "", "", now)
 	}
-	return c.counters(append(args, decimal(c.Tokens), decimal(c.HoldNUSD), now))
+	return appendScopes(append(args, f[claimTokens], f[claimHold], now), f[claimScopes])
 }

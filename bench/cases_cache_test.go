@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,15 +56,20 @@ func TestCACHE1_WhatShapesTheAnswerIsInTheKey(t *testing.T) {
 	}
 }
 
-// hits asks until the answer is a hit (it is stored after the first answer, and a late read is a miss) and compares.
+// hits asks until the answer is a hit and compares: it is stored after the first answer, and a late read is a miss whose answer
+// takes the place of the first.
 func (s *stack) hits(t *testing.T, key, body, what, want string) fleet.Answer {
 	t.Helper()
 	var a fleet.Answer
+	own := []string{want}
 	lab.Eventually(t, 20*time.Second, func() bool {
-		a = fleet.Ask(t, s.Replicas[0].URL, key, body)
-		return a.Header.Get("X-Headgate-Cache") == "hit"
+		if a = fleet.Ask(t, s.Replicas[0].URL, key, body); a.Header.Get("X-Headgate-Cache") == "hit" {
+			return true
+		}
+		own = append(own, a.Body)
+		return false
 	}, "%s is a hit", what)
-	if want != "" && a.Body != want {
+	if want != "" && !slices.Contains(own, a.Body) {
 		t.Errorf("%s: the hit says %s, the first answer %s", what, a.Body, want)
 	}
 	return a

@@ -88,9 +88,9 @@ func (a AdmitArgs) argv() []string {
 	if a.PromptBytes > 0 {
 		usual = max(a.Choices, 1)
 	}
-	args := make([]string, 0, 18)
-	args = append(args, a.RID, a.KeyHash, a.Owner, a.Model, mode, decimal(a.PromptBytes), decimal(a.Prompt), decimal(a.Cap),
-		decimal(usual), decimal(a.HoldNUSD), a.Label)
+	args, d := make([]string, 0, 18), newDecimals()
+	args = append(args, a.RID, a.KeyHash, a.Owner, a.Model, mode, d.of(a.PromptBytes), d.of(a.Prompt), d.of(a.Cap), d.of(usual),
+		d.of(a.HoldNUSD), a.Label)
 	if a.Tranche.Bound == 0 && a.EndUser == "" && a.Tags == "" && !a.Detail {
 		return withClock(args, a.nowMS)
 	}
@@ -98,7 +98,7 @@ func (a AdmitArgs) argv() []string {
 	if a.nowMS != 0 {
 		now = decimal(a.nowMS)
 	}
-	return append(args, now, decimal(a.Tranche.Bound), decimal(a.Tranche.PricePico), decimal(a.Tranche.Least), a.EndUser, a.Tags,
+	return append(args, now, d.of(a.Tranche.Bound), d.of(a.Tranche.PricePico), d.of(a.Tranche.Least), a.EndUser, a.Tags,
 		flag(a.Detail))
 }
 

@@ -96,9 +96,10 @@ func Place[T any](b *pipeline.Batch, s *pipeline.Store, root string, a PlaceArgs
 // argv is the wish as place.lua documents it.
 func (a PlaceArgs) argv() []string {
 	args := make([]string, 0, 16+2*len(a.Prompt.Prints)+3*len(a.Candidates))
+	d := newDecimals()
 	args = append(args, a.RID, strconv.Itoa(a.Attempt), a.Replica, a.Tenant, url.PathEscape(a.Model),
-		figure(a.MU), a.Not, flag(a.Wait), strconv.Itoa(a.Limit), strconv.Itoa(a.Class), figure(a.OutputMU),
-		figure(a.Prompt.Tokens), figure(a.Prompt.Save), figure(a.Prompt.Least), strconv.Itoa(a.Prompt.Bucket),
+		d.figure(a.MU), a.Not, flag(a.Wait), d.of(int64(a.Limit)), strconv.Itoa(a.Class), d.figure(a.OutputMU),
+		d.figure(a.Prompt.Tokens), d.figure(a.Prompt.Save), d.figure(a.Prompt.Least), strconv.Itoa(a.Prompt.Bucket),
 		strconv.Itoa(len(a.Prompt.Prints)))
 	return a.named(args)
 }

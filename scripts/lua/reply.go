@@ -18,6 +18,23 @@ func flag(yes bool) string {
 // figure is a number as scripts take it: never below 0.
 func figure(n int64) string { return strconv.FormatInt(max(0, n), 10) }
 
+// decimals writes numbers into one piece of memory for all of a call's.
+type decimals struct{ room []byte }
+
+func newDecimals() decimals { return decimals{make([]byte, 0, 48)} }
+
+func (d *decimals) of(n int64) string {
+	if 0 <= n && n < 100 {
+		return strconv.FormatInt(n, 10) // takes no memory
+	}
+	from := len(d.room)
+	d.room = strconv.AppendInt(d.room, n, 10)
+	return textOf(d.room[from:])
+}
+
+// figure is a number as scripts take it: never below 0.
+func (d *decimals) figure(n int64) string { return d.of(max(0, n)) }
+
 // onClock appends a test's clock in ms; 0: nothing, and the script reads Redis' own.
 func onClock(args []string, nowMS int64) []string {
 	if nowMS > 0 {

@@ -68,8 +68,9 @@ func (a SettleArgs) argv() []string {
 	if a.nowMS != 0 {
 		now = decimal(a.nowMS)
 	}
-	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), decimal(a.Prompt), decimal(a.Cached), decimal(a.Completion),
-		decimal(a.CostNUSD), textOf(a.Record), flag(a.Never), decimal(learn), a.Learn.Model, decimal(max(a.Learn.Choices, 1)))
+	d := newDecimals()
+	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), d.of(a.Prompt), d.of(a.Cached), d.of(a.Completion),
+		d.of(a.CostNUSD), textOf(a.Record), flag(a.Never), d.of(learn), a.Learn.Model, d.of(max(a.Learn.Choices, 1)))
 	f, err := cutClaim(a.Claim)
 	if err != nil || f[claimTops] != "-" || !isWhole(f[claimTokens]) || !isWhole(f[claimHold]) || a.apart {
 		return append(args, "", "", now)

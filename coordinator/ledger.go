@@ -93,8 +93,8 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 	if !l.breaker.closed(r.Tenant, now) {
 		return pipeline.Resolved(Admission{}, ErrNotAsked)
 	}
-	h := lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply lua.AdmitReply) Admission {
-		return l.decided(r, reply)
+	h := lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply *lua.AdmitReply, a *Admission) {
+		l.decided(&r, reply, a)
 	})
 	h.Then(func(_ Admission, err error) {
 		if flooded {
@@ -155,9 +155,9 @@ func tagNames(tags []string) string {
 // maxNUSD is the most money one figure may say, 9 million USD: doubles count whole nano-dollars to there.
 const maxNUSD = 9_000_000_000_000_000
 
-// decided notes what a reply means for this replica. It runs on the goroutine that received the reply.
-func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
-	a := admissionOf(reply)
+// decided writes down the reply, and what it means for this replica. It runs on the goroutine that received the reply.
+func (l *Ledger) decided(r *Request, reply *lua.AdmitReply, a *Admission) {
+	a.decide(reply)
 	now := l.cfg.Clock()
 	switch a.Verdict {
 	case Admitted:
@@ -178,7 +178,6 @@ func (l *Ledger) decided(r Request, reply lua.AdmitReply) Admission {
 			l.refusals.remember(r, r.Model, a, now)
 		}
 	}
-	return a
 }
 
 func (l *Ledger) poke() {
@@ -188,20 +187,17 @@ func (l *Ledger) poke() {
 	}
 }
 
-func admissionOf(r lua.AdmitReply) Admission {
-	a := Admission{
-		Verdict: Verdict(r.Verdict),
-		KeyID:   r.Key, KeyName: r.Name, Team: r.Team, User: r.User,
-		Claim: r.Claim, HeldTokens: r.HeldTokens, HeldNUSD: r.HeldNUSD, Budgeted: r.Budgeted,
-		HeldOutput: r.HeldOutput, BytesPerTokenMilli: r.BytesPerToken, UsualOutput: r.UsualOutput, Tags: r.Tags,
-		Priority: int(r.Priority), Isolate: r.Isolate,
-		Scope: r.Scope, ScopeID: r.ScopeID, Limit: r.Limit, Remaining: r.Remaining, Reset: millisOf(r.ResetMS),
-		Requests: windowOf(r.Requests), Tokens: windowOf(r.Tokens),
-	}
+// decide makes a what the reply says. Field by field: a literal would lie on the stack once more.
+func (a *Admission) decide(r *lua.AdmitReply) {
+	a.Verdict, a.Priority, a.Isolate, a.Budgeted, a.Tags = Verdict(r.Verdict), int(r.Priority), r.Isolate, r.Budgeted, r.Tags
+	a.KeyID, a.KeyName, a.Team, a.User = r.Key, r.Name, r.Team, r.User
+	a.Claim, a.HeldTokens, a.HeldNUSD, a.HeldOutput = r.Claim, r.HeldTokens, r.HeldNUSD, r.HeldOutput
+	a.BytesPerTokenMilli, a.UsualOutput = r.BytesPerToken, r.UsualOutput
+	a.Scope, a.ScopeID, a.Limit, a.Remaining, a.Reset = r.Scope, r.ScopeID, r.Limit, r.Remaining, millisOf(r.ResetMS)
+	a.Requests, a.Tokens = windowOf(r.Requests), windowOf(r.Tokens)
 	if a.Verdict == Admitted {
 		a.AdmittedAt = time.UnixMilli(r.AtMS)
 	}
-	return a
 }
 
 func windowOf(m lua.Minute) Window {

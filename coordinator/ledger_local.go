@@ -45,7 +45,7 @@ type localHold struct {
 
 // remember notes an admission by Redis. The scopes' limits are as fresh as its reply; what this replica let in on its own is
 // on its way to Redis then.
-func (c *local) remember(r Request, a Admission, detail string) {
+func (c *local) remember(r *Request, a *Admission, detail string) {
 	claim, err := lua.ParseClaim(a.Claim)
 	if err != nil || detail == "" {
 		return
@@ -58,7 +58,7 @@ func (c *local) remember(r Request, a Admission, detail string) {
 	if c.open == nil {
 		c.open = map[string]localHold{}
 	}
-	c.passed[passedKey{r.Tenant, r.KeyHash, r.Model}] = passed{a, strings.Split(claim.Scopes, ";")}
+	c.passed[passedKey{r.Tenant, r.KeyHash, r.Model}] = passed{*a, strings.Split(claim.Scopes, ";")}
 	for scope := range strings.SplitSeq(detail, ";") {
 		f := strings.Split(scope, " ")
 		if len(f) != 5 {

@@ -16,7 +16,7 @@ func TestRefusalsAreRepeatedForASecondAtMost(t *testing.T) {
 	var f refusals
 	r := Request{Tenant: "acme", KeyHash: "k", Model: "m", Known: true}
 	a := Admission{Verdict: RequestsExceeded, Reset: 30 * time.Second, Requests: Window{Limit: 5, Reset: 30 * time.Second}}
-	f.remember(r, "m", a, noon)
+	f.remember(&r, "m", &a, noon)
 	got, ok := f.recall(r, noon.Add(999*time.Millisecond))
 	if !ok || got.Verdict != RequestsExceeded || got.Reset != 30*time.Second-999*time.Millisecond || got.Requests.Reset != got.Reset {
 		t.Fatalf("%+v %v", got, ok)
@@ -35,11 +35,11 @@ func TestRefusalsAreRepeatedForASecondAtMost(t *testing.T) {
 		t.Fatal("repeated for a model that is known no more")
 	}
 	a.Reset = 10 * time.Millisecond
-	f.remember(r, "m", a, noon.Add(2*time.Second))
+	f.remember(&r, "m", &a, noon.Add(2*time.Second))
 	if _, ok := f.recall(r, noon.Add(2*time.Second+10*time.Millisecond)); ok {
 		t.Fatal("repeated past its reset")
 	}
-	f.remember(r, "", Admission{Verdict: KeyUnknown}, noon.Add(3*time.Second))
+	f.remember(&r, "", &Admission{Verdict: KeyUnknown}, noon.Add(3*time.Second))
 	if got, ok := f.recall(other, noon.Add(3500*time.Millisecond)); !ok || got.Verdict != KeyUnknown {
 		t.Fatalf("%+v %v", got, ok)
 	}
@@ -55,9 +55,9 @@ func TestARefusalIsRepeatedToThoseItConcerns(t *testing.T) {
 	eve.EndUser, mallory.EndUser = "eve", "eve & mallory"
 	tagged := r
 	tagged.Tags = []string{"blue", "red"}
-	f.remember(eve, "m", Admission{Verdict: RequestsExceeded, Scope: "enduser", ScopeID: "eve"}, noon)
-	f.remember(mallory, "", Admission{Verdict: KeyDisabled, Scope: "enduser", ScopeID: SafeID(mallory.EndUser)}, noon)
-	f.remember(tagged, "m", Admission{Verdict: BudgetExceeded, Scope: "tag", ScopeID: "red"}, noon)
+	f.remember(&eve, "m", &Admission{Verdict: RequestsExceeded, Scope: "enduser", ScopeID: "eve"}, noon)
+	f.remember(&mallory, "", &Admission{Verdict: KeyDisabled, Scope: "enduser", ScopeID: SafeID(mallory.EndUser)}, noon)
+	f.remember(&tagged, "m", &Admission{Verdict: BudgetExceeded, Scope: "tag", ScopeID: "red"}, noon)
 	for what, want := range map[string]struct {
 		r       Request
 		verdict Verdict
@@ -80,7 +80,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	var k lookups
 	for i := range 3 * seenMax {
 		key := fmt.Sprint(i)
-		f.remember(Request{KeyHash: key}, "", Admission{}, noon.Add(time.Duration(i)*20*time.Microsecond))
+		f.remember(&Request{KeyHash: key}, "", &Admission{}, noon.Add(time.Duration(i)*20*time.Microsecond))
 		s.put(key, Hint{})
 		k.failed(key, noon)
 	}

@@ -68,7 +68,7 @@ func (a Admission) concerns(r Request, model string) bool {
 }
 
 // remember keeps a refusal until its reset, for a second at most.
-func (f *refusals) remember(r Request, model string, a Admission, now time.Time) {
+func (f *refusals) remember(r *Request, model string, a *Admission, now time.Time) {
 	keep := rememberFor
 	if a.Reset > 0 {
 		keep = min(keep, a.Reset)
@@ -84,7 +84,7 @@ func (f *refusals) remember(r Request, model string, a Admission, now time.Time)
 		if a.Scope == "enduser" || a.Scope == "tag" {
 			key.scope, key.id = a.Scope, a.ScopeID
 		}
-		f.young[key] = refusal{admission: a, at: now, until: now.Add(keep)}
+		f.young[key] = refusal{admission: *a, at: now, until: now.Add(keep)}
 	}
 }
 

@@ -62,8 +62,17 @@ type call struct {
 // Declare puts c on b and returns the handle of its reply. Nothing is sent yet. decode sees a nil reply as a
 // message whose IsNil is true; it is not called when the command failed.
 func Declare[T any](b *Batch, c Command, decode func(rueidis.RedisMessage) (T, error)) *Handle[T] {
-	h := &Handle[T]{call: call{Command: c, batch: b}, decode: decode}
-	h.call.owner = h
+	return declare(b, c, &Handle[T]{decode: decode})
+}
+
+// DeclareInto is Declare for a reply that is large: decode writes it where it stays, and nobody hands it on as a copy, on
+// whose stack it would lie as often. A failed decode's value is not read.
+func DeclareInto[T any](b *Batch, c Command, decode func(rueidis.RedisMessage, *T) error) *Handle[T] {
+	return declare(b, c, &Handle[T]{into: decode})
+}
+
+func declare[T any](b *Batch, c Command, h *Handle[T]) *Handle[T] {
+	h.call = call{Command: c, batch: b, owner: h}
 	if b.pending == nil {
 		b.pending = b.room[:0]
 	}
@@ -73,8 +82,9 @@ func Declare[T any](b *Batch, c Command, decode func(rueidis.RedisMessage) (T, e
 
 // Handle is the typed reply of one declared command.
 type Handle[T any] struct {
-	call   call // without a batch: resolved from the start
-	decode func(rueidis.RedisMessage) (T, error)
+	call   call                                  // without a batch: resolved from the start
+	decode func(rueidis.RedisMessage) (T, error) // or into
+	into   func(rueidis.RedisMessage, *T) error
 	value  T
 	err    error
 	then   func(T, error)
@@ -85,10 +95,17 @@ func Resolved[T any](value T, err error) *Handle[T] { return &Handle[T]{value: v
 
 // Wait returns the reply. The first Wait after a Declare sends all that the batch holds. When ctx ends first, Wait
 // returns its error while the command may still be applied: a reply that was not seen means "perhaps applied".
-func (h *Handle[T]) Wait(ctx context.Context) (T, error) {
-	c := &h.call
+func (h *Handle[T]) Wait(ctx context.Context) (value T, err error) {
+	if err = h.call.await(ctx); err != nil {
+		return value, err
+	}
+	return h.value, h.err
+}
+
+// await returns when the reply is final, or with ctx's error.
+func (c *call) await(ctx context.Context) error {
 	if c.batch == nil {
-		return h.value, h.err
+		return nil
 	}
 	if !c.sent {
 		c.batch.flush(c.Store)
@@ -97,13 +114,12 @@ func (h *Handle[T]) Wait(ctx context.Context) (T, error) {
 		select {
 		case <-c.beside:
 		case <-ctx.Done():
-			var zero T
-			return zero, ctx.Err()
+			return ctx.Err()
 		}
 	}
 	c.batch.trips += c.trips
 	c.trips = 0
-	return h.value, h.err
+	return nil
 }
 
 // Then has fn called once with the reply, on the goroutine that received it: it must not block. It is set before
@@ -117,15 +133,26 @@ func (h *Handle[T]) Then(fn func(T, error)) {
 }
 
 func (h *Handle[T]) final(m rueidis.RedisMessage, err error) {
-	if err == nil {
-		h.value, h.err = h.decode(m)
-	} else {
+	switch {
+	case err != nil:
 		h.err = err
+	case h.into != nil:
+		h.err = h.into(m, &h.value)
+	default:
+		h.decoded(m)
 	}
 	if h.then != nil {
-		h.then(h.value, h.err)
+		h.tell()
 	}
 }
+
+// decoded and tell have copies of the value on the stack: apart from final, below which the deepest stack of most requests is.
+//
+//go:noinline
+func (h *Handle[T]) decoded(m rueidis.RedisMessage) { h.value, h.err = h.decode(m) }
+
+//go:noinline
+func (h *Handle[T]) tell() { h.then(h.value, h.err) }
 
 // flush sends everything pending, one pipeline per store: that of own on this goroutine, which has its replies when flush
 // returns, the others beside it. // I1

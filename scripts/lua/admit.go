@@ -70,10 +70,17 @@ type Minute struct {
 	ResetMS   int64 // until it is empty if nothing more comes
 }
 
-// Admit declares the decision on b. as turns the reply into what the caller hands on; it is called on the goroutine that
-// received the reply and must not block.
-func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a AdmitArgs, as func(AdmitReply) T) *pipeline.Handle[T] {
-	return pipeline.Declare(b, pipeline.Command{Store: s, Script: admitScript, Key: root, Args: a.argv()}, through(admitReply, as))
+// Admit declares the decision on b. as writes down what the caller hands on; it is called on the goroutine that received the
+// reply and must not block.
+func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a AdmitArgs, as func(*AdmitReply, *T)) *pipeline.Handle[T] {
+	return pipeline.DeclareInto(b, pipeline.Command{Store: s, Script: admitScript, Key: root, Args: a.argv()},
+		func(m rueidis.RedisMessage, to *T) error {
+			r, err := admitReply(m)
+			if err == nil {
+				as(r, to)
+			}
+			return err
+		})
 }
 
 func (a AdmitArgs) argv() []string {
@@ -102,10 +109,10 @@ func (a AdmitArgs) argv() []string {
 		flag(a.Detail))
 }
 
-func admitReply(m rueidis.RedisMessage) (AdmitReply, error) {
+func admitReply(m rueidis.RedisMessage) (*AdmitReply, error) {
 	f, err := m.ToArray()
 	if err != nil {
-		return AdmitReply{}, err
+		return nil, err
 	}
 	switch len(f) {
 	case 14:
@@ -113,12 +120,12 @@ func admitReply(m rueidis.RedisMessage) (AdmitReply, error) {
 	case 18:
 		return refusedReply(f)
 	}
-	return AdmitReply{}, fmt.Errorf("reply of %d fields, want 14 or 18", len(f))
+	return nil, fmt.Errorf("reply of %d fields, want 14 or 18", len(f))
 }
 
-func admittedReply(f []rueidis.RedisMessage) (AdmitReply, error) {
+func admittedReply(f []rueidis.RedisMessage) (*AdmitReply, error) {
 	d := fields{}
-	r := AdmitReply{
+	r := &AdmitReply{
 		Verdict: d.whole(f[0]), Claim: d.text(f[1]), Name: d.text(f[2]),
 		Requests:      Minute{d.whole(f[4]), d.whole(f[5]), d.whole(f[6])},
 		Tokens:        Minute{d.whole(f[7]), d.whole(f[8]), d.whole(f[9])},
@@ -130,17 +137,18 @@ func admittedReply(f []rueidis.RedisMessage) (AdmitReply, error) {
 	}
 	r.flags(d.whole(f[3]))
 	if d.err != nil {
-		return AdmitReply{}, d.err
+		return nil, d.err
 	}
-	c, err := ParseClaim(r.Claim)
+	c := Claim{}
+	err := c.parse(r.Claim)
 	r.Key, r.Team, r.User, r.AtMS = c.Key, c.Team, c.User, c.AtMS
 	r.HeldTokens, r.HeldNUSD, r.HeldOutput = c.Tokens, c.HoldNUSD, c.Output
 	return r, err
 }
 
-func refusedReply(f []rueidis.RedisMessage) (AdmitReply, error) {
+func refusedReply(f []rueidis.RedisMessage) (*AdmitReply, error) {
 	d := fields{}
-	r := AdmitReply{
+	r := &AdmitReply{
 		Verdict: d.whole(f[0]),
 		Key:     d.text(f[1]), Name: d.text(f[2]), Team: d.text(f[3]), User: d.text(f[4]),
 		Scope: d.text(f[6]), ScopeID: d.text(f[7]), Limit: d.whole(f[8]), Remaining: d.whole(f[9]),

@@ -31,36 +31,42 @@ const (
 
 // cutClaim is the fields of a claim as they stand there: every request has its claim taken apart three times, and most of
 // what is in it is wanted once.
-func cutClaim(text string) (f [claimFields]string, err error) {
+func cutClaim(text string, f *[claimFields]string) error {
 	rest, more := text, true
 	for i := range f {
 		if !more {
-			return f, fmt.Errorf("claim of %d fields", i)
+			return fmt.Errorf("claim of %d fields", i)
 		}
 		f[i], rest, more = strings.Cut(rest, " ")
 	}
 	if more || len(f[0]) != 1 {
-		return f, fmt.Errorf("claim of %d fields or more", len(f))
+		return fmt.Errorf("claim of %d fields or more", len(f))
 	}
-	return f, nil
+	return nil
 }
 
 // ParseClaim takes a claim apart.
-func ParseClaim(text string) (Claim, error) {
-	f, err := cutClaim(text)
-	if err != nil {
-		return Claim{}, err
+func ParseClaim(text string) (c Claim, err error) {
+	return c, c.parse(text)
+}
+
+// parse writes the claim into c; after an error c is as it was.
+func (c *Claim) parse(text string) error {
+	var f [claimFields]string
+	if err := cutClaim(text, &f); err != nil {
+		return err
 	}
 	var n [6]int64
 	for i, at := range [6]int{2, claimTokens, 4, claimHold, 8, 9} {
 		v, err := strconv.ParseInt(f[at], 10, 64)
 		if err != nil {
-			return Claim{}, fmt.Errorf("claim: %w", err)
+			return fmt.Errorf("claim: %w", err)
 		}
 		n[i] = v
 	}
-	return Claim{Owner: f[1], AtMS: n[0], Tokens: n[1], Prompt: n[2], HoldNUSD: n[3], Scopes: f[claimScopes], Tops: f[claimTops],
-		Output: n[4], PricePico: n[5], Key: f[10], Team: none(f[11]), User: none(f[12]), Label: f[13]}, nil
+	c.Owner, c.AtMS, c.Tokens, c.Prompt, c.HoldNUSD, c.Scopes, c.Tops = f[1], n[0], n[1], n[2], n[3], f[claimScopes], f[claimTops]
+	c.Output, c.PricePico, c.Key, c.Team, c.User, c.Label = n[4], n[5], f[10], none(f[11]), none(f[12]), f[13]
+	return nil
 }
 
 // String is the claim of an open reservation.
@@ -74,8 +80,8 @@ func (c Claim) Charged() []string { return chargedIn(c.Scopes) }
 
 // ChargedBy is Charged of a claim's text; nil for a text that is no claim.
 func ChargedBy(claim string) []string {
-	f, err := cutClaim(claim)
-	if err != nil {
+	var f [claimFields]string
+	if cutClaim(claim, &f) != nil {
 		return nil
 	}
 	return chargedIn(f[claimScopes])

@@ -125,9 +125,11 @@ func tokens(prompt, limit, usual int64) func(*AdmitArgs) {
 	return func(a *AdmitArgs) { a.Prompt, a.Cap, a.Usual = prompt, limit, usual }
 }
 
+func asIs(r, to *AdmitReply) { *to = *r }
+
 func (b *book) tryAdmit(a AdmitArgs) (AdmitReply, error) {
 	batch := &pipeline.Batch{}
-	return Admit(batch, b.store, b.root, a, func(r AdmitReply) AdmitReply { return r }).Wait(context.Background())
+	return Admit(batch, b.store, b.root, a, asIs).Wait(context.Background())
 }
 
 func (b *book) admit(change ...func(*AdmitArgs)) AdmitReply {

@@ -71,8 +71,8 @@ func (a SettleArgs) argv() []string {
 	d := newDecimals()
 	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), d.of(a.Prompt), d.of(a.Cached), d.of(a.Completion),
 		d.of(a.CostNUSD), textOf(a.Record), flag(a.Never), d.of(learn), a.Learn.Model, d.of(max(a.Learn.Choices, 1)))
-	f, err := cutClaim(a.Claim)
-	if err != nil || f[claimTops] != "-" || !isWhole(f[claimTokens]) || !isWhole(f[claimHold]) || a.apart {
+	var f [claimFields]string
+	if cutClaim(a.Claim, &f) != nil || f[claimTops] != "-" || !isWhole(f[claimTokens]) || !isWhole(f[claimHold]) || a.apart {
 		return append(args, "", "", now)
 	}
 	return appendScopes(append(args, f[claimTokens], f[claimHold], now), f[claimScopes])

@@ -55,12 +55,14 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 			g.deps.Log.Error().Interface("panic", cause).Str("path", x.Path()).Stack().Msg("request failed")
 			if !x.begun {
 				refuse(x, protocol.UpstreamError(), nil)
+				x.end()
 				return
 			}
 		}
 		if cause != nil || x.cut || !x.begun {
 			panic(http.ErrAbortHandler) // the client must not take a cut answer, or none, for a whole one
 		}
+		x.end()
 	}()
 	switch {
 	case overloaded(r.Header):
@@ -86,9 +88,11 @@ type httpExchange struct {
 	bodyOver    bool // it came to its end, or will never
 	readUntil   time.Time
 
-	begun bool
-	cut   bool // what was sent is not the whole answer
-	sized bool // the reply has a Content-Length: no flush is needed to end it
+	begun  bool
+	cut    bool  // what was sent is not the whole answer
+	sized  bool  // the reply has a Content-Length: no flush is needed to end it
+	status int   // of a small reply that net/http has not been told of yet; 0: it has
+	length int64 // of that reply
 }
 
 func newExchange(w http.ResponseWriter, r *http.Request, bodyTimeout time.Duration) *httpExchange {
@@ -147,19 +151,44 @@ func (x *httpExchange) Begin(status int, fields []headerField, length int64) {
 		_ = x.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 	}
 	x.conn.putHead(fields, x.always)
+	x.begun, x.sized = true, length >= 0
+	x.status, x.length = status, length
+	leaving := x.leaving != nil && x.leaving.Load()
+	if leaving || length < 0 || length > maxSmall || x.r.Method == "HEAD" || status == 204 || status == 304 {
+		x.declare(leaving)
+	}
+}
+
+// maxSmall is the size up to which net/http holds an answer until its handler is done.
+const maxSmall = 2 << 10
+
+// declare tells net/http of the reply, which then frames it. One that is small and there in one piece needs no such thing:
+// it goes into net/http's empty answer of the same status on its way to the socket, which spares two copies of it and the
+// map of fields.
+func (x *httpExchange) declare(leaving bool) {
 	h := x.w.Header()
 	h["Content-Type"] = nil // it is among the fields: net/http must not look for one in the body
-	if x.leaving != nil && x.leaving.Load() {
+	if leaving {
 		h["Connection"] = []string{"close"}
 	}
-	if length >= 0 {
-		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
-		x.sized = true
+	if x.sized {
+		h["Content-Length"] = []string{strconv.FormatInt(x.length, 10)}
 	} else {
 		h["Transfer-Encoding"] = []string{"chunked"} // or net/http would tell the length of an answer that is there in one piece
 	}
-	x.begun = true
-	x.w.WriteHeader(status)
+	x.w.WriteHeader(x.status)
+	x.status = 0
+}
+
+// end leaves the answer to net/http.
+func (x *httpExchange) end() {
+	switch {
+	case x.status == 0:
+	case x.conn.body != nil:
+		x.w.WriteHeader(x.status)
+	default: // nothing was written
+		x.declare(false)
+	}
 }
 
 func (x *httpExchange) Cut() { x.cut = true }
@@ -174,6 +203,13 @@ func (x *httpExchange) Write(p []byte) error {
 // WriteLast leaves it to net/http to send p when the handler returns, in one write with the head or the last chunk.
 func (x *httpExchange) WriteLast(p []byte) error {
 	x.conn.writeWithin(writeTimeout)
+	if x.status != 0 && int64(len(p)) == x.length && x.conn.body == nil {
+		x.conn.body = p
+		return nil
+	}
+	if x.status != 0 {
+		x.declare(false)
+	}
 	_, err := x.w.Write(p)
 	return err
 }

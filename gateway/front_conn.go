@@ -3,9 +3,11 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +22,8 @@ type frontConn struct {
 	open   *atomic.Int64
 	closed atomic.Bool
 
-	head *[]byte // see putHead; of the goroutine that answers
+	head *[]byte // see putHead; of the goroutine that answers, like body
+	body []byte  // a whole answer, which goes out with the next head; nil: net/http frames it
 
 	mu      sync.Mutex
 	readBy  deadline
@@ -175,15 +178,33 @@ func appendValue(b []byte, v string) []byte {
 	return b
 }
 
-// writeHead sends p, the beginning of an answer, with the fields of putHead in it.
+// noBody is what net/http says of an answer without a body.
+var noBody = []byte("Content-Length: 0\r\n")
+
+// writeHead sends p, the beginning of an answer, with the fields of putHead in it, and the body if the connection has it.
 func (c *frontConn) writeHead(p []byte) (int, error) {
-	line := bytes.IndexByte(p, '\n') + 1
-	head := c.head
-	c.head = nil
+	head, body := c.head, c.body
+	c.head, c.body = nil, nil
 	defer answerHeads.Put(head)
-	*head = append(slices.Insert(*head, 0, p[:line]...), p[line:]...)
-	if _, err := c.Conn.Write(*head); err != nil {
+	line := bytes.IndexByte(p, '\n') + 1
+	b := slices.Insert(*head, 0, p[:line]...)
+	if body == nil {
+		b = append(b, p[line:]...)
+	} else {
+		before, after, empty := bytes.Cut(p[line:], noBody)
+		if !empty {
+			return 0, errNotEmpty
+		}
+		b = append(append(b, before...), "Content-Length: "...)
+		b = append(strconv.AppendInt(b, int64(len(body)), 10), "\r\n"...)
+		b = append(append(b, after...), body...)
+	}
+	*head = b
+	if _, err := c.Conn.Write(b); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
+
+// errNotEmpty: net/http made more of an empty answer than is known here. Nothing goes out.
+var errNotEmpty = errors.New("an answer that should be empty is not")

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -181,3 +182,72 @@ func TestFieldsEndNoLine(t *testing.T) {
 		t.Error("the fields would be written again")
 	}
 }
+
+// TestWholeAnswers: an answer in one piece is framed alike whether net/http was told of it or not, and a small one is one
+// write. Where net/http has more to say than is known here nothing goes out.
+func TestWholeAnswers(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reads, writes, sent atomic.Int64
+	server := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := newExchange(w, r, time.Minute)
+		x.leaving = new(atomic.Bool)
+		x.leaving.Store(x.Query() == "leave")
+		length, _ := strconv.Atoi(x.Path()[1:])
+		x.Begin(203, []headerField{{"Content-Type", "text/x"}}, int64(length))
+		if x.Query() != "silent" {
+			_ = x.WriteLast(make([]byte, length))
+		}
+		x.end()
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(Listener(&countingListener{l, &reads, &writes, &sent}, 100, zerolog.Nop()))
+	}()
+	defer func() { _ = server.Close(); <-done }()
+	f := &front{addr: l.Addr().String()}
+	for _, path := range []string{"/0", "/0?silent", "/1", "/2048", "/2049", "/100000"} {
+		length, _ := strconv.Atoi(strings.TrimSuffix(path[1:], "?silent"))
+		for _, ask := range []struct {
+			line, fields string
+			close        bool
+		}{
+			{"GET " + path + " HTTP/1.1", "", false},
+			{"GET " + path + " HTTP/1.1", "Connection: close\r\n", true},
+			{"GET " + path + " HTTP/1.0", "", true},
+			{"GET " + path + " HTTP/1.0", "Connection: keep-alive\r\n", false},
+			{"HEAD " + path + " HTTP/1.1", "", false},
+			{"GET " + strings.TrimSuffix(path, "?silent") + "?leave HTTP/1.1", "", true},
+		} {
+			before := sent.Load()
+			method, _, _ := strings.Cut(ask.line, " ")
+			got := f.dial(t).send(ask.line + "\r\nHost: h\r\n" + ask.fields + "\r\n").answer(method)
+			want := length
+			if method == "HEAD" {
+				want = 0
+			}
+			if got.StatusCode != 203 || got.Header.Get("Content-Type") != "text/x" || got.Header.Get("Date") == "" || len(got.Header["Content-Length"]) != 1 ||
+				got.ContentLength != int64(length) || len(got.text) != want || got.Close != ask.close {
+				t.Errorf("%s %q: %v %d bytes, close %v", ask.line, ask.fields, got.Header, len(got.text), got.Close)
+			}
+			if n := sent.Load() - before; length <= maxSmall && n != 1 {
+				t.Errorf("%s: %d writes", ask.line, n)
+			}
+		}
+	}
+	c := &frontConn{Conn: unwritten{}, body: []byte("x")}
+	c.putHead()
+	if _, err := c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n")); err != errNotEmpty {
+		t.Errorf("two lengths: %v", err)
+	}
+}
+
+// unwritten is a connection that takes nothing.
+type unwritten struct{ net.Conn }
+
+func (unwritten) SetWriteDeadline(time.Time) error { return nil }
+func (unwritten) Write([]byte) (int, error)        { return 0, errors.New("it was written to") }

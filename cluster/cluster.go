@@ -72,6 +72,8 @@ type view struct {
 	pools  map[string]*Pool
 	sorted []*Pool
 	models map[string]modelInfo
+
+	undecided chan struct{} // see Undecided
 }
 
 // modelInfo is what is known of a model by name; gone is zero while a backend
@@ -169,6 +171,10 @@ func (c *Cluster) Models() []string {
 	return slices.Compact(all)
 }
 
+// Undecided is nil when every backend was checked since it got its address. Else
+// it is closed with the next snapshot: somebody was checked, came or left.
+func (c *Cluster) Undecided() <-chan struct{} { return c.current.Load().undecided }
+
 // Ready is nil once there is a list of backends to work with.
 func (c *Cluster) Ready() error {
 	if c.cfg.ConsulAddr != "" && !c.answered.Load() {
@@ -245,10 +251,13 @@ func (c *Cluster) publish() {
 	cat := c.store.Current()
 	byPool := map[string][]*Backend{}
 	var engines []*engine
+	var undecided bool
 	c.engines.Range(func(id, value any) bool {
 		e := value.(*engine)
 		engines = append(engines, e)
-		if b := newBackend(id.(string), e.view(), cat); b.Pool != "" {
+		v := e.view()
+		undecided = undecided || !v.checked
+		if b := newBackend(id.(string), v, cat); b.Pool != "" {
 			byPool[b.Pool] = append(byPool[b.Pool], b)
 			c.checkPools(b, cat)
 		}
@@ -256,6 +265,9 @@ func (c *Cluster) publish() {
 	})
 	before := c.current.Load()
 	next := &view{pools: make(map[string]*Pool, len(byPool))}
+	if undecided {
+		next.undecided = make(chan struct{})
+	}
 	for name, backends := range byPool {
 		p := newPool(name, backends, before.pools[name])
 		next.pools[name] = p
@@ -268,6 +280,9 @@ func (c *Cluster) publish() {
 	c.complaints.forget()
 	for _, e := range engines {
 		e.publish()
+	}
+	if before.undecided != nil {
+		close(before.undecided)
 	}
 }
 

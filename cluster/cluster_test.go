@@ -137,6 +137,7 @@ func TestABackendIsUsedAfterItsFirstGoodCheck(t *testing.T) { // L3
 	if got := usable(c, "p"); got != nil {
 		t.Fatalf("usable although never well: %v", got)
 	}
+	lab.Eventually(t, patience, func() bool { return c.Undecided() == nil }, "a bad answer is an answer: nobody waits for another")
 	e.health.Store(200)
 	eventuallyUsable(t, c, "p", "b1")
 	p, _ := c.Pool("p")

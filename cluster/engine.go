@@ -29,9 +29,10 @@ type engine struct {
 
 // engineView is a consistent copy for a snapshot.
 type engineView struct {
-	spec   spec
-	listed listing
-	state  *state
+	spec    spec
+	listed  listing
+	checked bool
+	state   *state
 }
 
 func newEngine(s spec) *engine {
@@ -41,7 +42,7 @@ func newEngine(s spec) *engine {
 func (e *engine) view() engineView {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return engineView{spec: e.spec, listed: e.listed, state: &e.state}
+	return engineView{spec: e.spec, listed: e.listed, checked: e.checked, state: &e.state}
 }
 
 // update takes a new description. At another address the member begins anew: it
@@ -217,7 +218,7 @@ func (e *engine) file(placement int, result outcome, asked bool, listed listing)
 	if placement != e.placement {
 		return false // the answer of an address it no longer has, or too old a one
 	}
-	changed := false
+	changed := !e.checked
 	if asked && listed != nil && !maps.Equal(listed, e.listed) {
 		e.listed, changed = listed, true
 	}

@@ -28,6 +28,33 @@ func (r *request) declarePlacement() *pipeline.Handle[coordinator.Place] {
 	return r.askFor(1, "")
 }
 
+// firstCheck bounds how long a request waits for the first look at a backend.
+const firstCheck = time.Second
+
+// await holds a request that nobody could serve while a backend that is registered, or has moved, is looked at for the first
+// time: where one takes another's place, what comes between the two is not refused.
+func (r *request) await() {
+	var late <-chan time.Time
+	for undecided := r.g.deps.Cluster.Undecided(); undecided != nil && !r.servable(); undecided = r.g.deps.Cluster.Undecided() {
+		if late == nil {
+			late = time.After(firstCheck)
+		}
+		select {
+		case <-undecided:
+		case <-late:
+			return
+		case <-r.ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *request) servable() bool {
+	r.resolve() // its model may be known by now
+	pool, served := r.g.deps.Cluster.Pool(r.model.Pool)
+	return r.known && served && len(pool.CandidatesFor(r.model.Name, 0, 1)) > 0
+}
+
 // askFor declares one wish for a slot; nil when no backend is left to ask for.
 func (r *request) askFor(attempt int, not string) *pipeline.Handle[coordinator.Place] {
 	candidates := make([]coordinator.Candidate, 0, len(r.backends))

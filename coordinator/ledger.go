@@ -75,15 +75,15 @@ var ErrNotAsked = fmt.Errorf("%w: not asked", pipeline.ErrUnavailable)
 // without a claim and at no cost, or, if it goes on all the same, with its real figures.
 func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission] {
 	now := l.cfg.Clock()
-	if a, ok := l.refusals.recall(r, now); ok {
-		return pipeline.Resolved(a, nil)
+	if h := l.refused(&r, now); h != nil {
+		return h
 	}
 	_, seen := l.Seen(r.KeyHash)
 	var flooded bool
 	if !seen {
 		var reset time.Duration
 		if reset, flooded = l.lookups.begin(r.Tenant, now); reset > 0 {
-			return pipeline.Resolved(floodRefusal(reset), nil)
+			return flooding(reset)
 		}
 	} else if l.open.unannounced(r.Tenant, now) {
 		// Only for a key that passed before: made-up keys must not write made-up tenants. For the first use of a key,
@@ -91,10 +91,33 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 		l.declareAnnouncement(b, []string{r.Tenant})
 	}
 	if !l.breaker.closed(r.Tenant, now) {
-		return pipeline.Resolved(Admission{}, ErrNotAsked)
+		return notAsked()
 	}
+	return l.ask(b, &r, flooded)
+}
+
+// refused is a refusal of a moment ago; nil: there is none. Like the two below it is apart from Admit because an Admission is
+// wide: what Admit would hold of them on its stack, every connection would keep.
+//
+//go:noinline
+func (l *Ledger) refused(r *Request, now time.Time) *pipeline.Handle[Admission] {
+	if a, ok := l.refusals.recall(r, now); ok {
+		return pipeline.Resolved(*a, nil)
+	}
+	return nil
+}
+
+//go:noinline
+func flooding(reset time.Duration) *pipeline.Handle[Admission] {
+	return pipeline.Resolved(floodRefusal(reset), nil)
+}
+
+//go:noinline
+func notAsked() *pipeline.Handle[Admission] { return pipeline.Resolved(Admission{}, ErrNotAsked) }
+
+func (l *Ledger) ask(b *pipeline.Batch, r *Request, flooded bool) *pipeline.Handle[Admission] {
 	h := lua.Admit(b, l.cfg.Store, TenantRoot(r.Tenant), l.admitArgs(r), func(reply *lua.AdmitReply, a *Admission) {
-		l.decided(&r, reply, a)
+		l.decided(r, reply, a)
 	})
 	h.Then(func(_ Admission, err error) {
 		if flooded {
@@ -106,7 +129,7 @@ func (l *Ledger) Admit(b *pipeline.Batch, r Request) *pipeline.Handle[Admission]
 }
 
 // label is the fixed part of the usage record of a request that is lost.
-func (l *Ledger) label(r Request) string {
+func (l *Ledger) label(r *Request) string {
 	w := line{dst: make([]byte, 0, 256)} // most take less
 	w.text("request_id", r.RequestID)
 	w.text("rid", r.RID)
@@ -120,8 +143,8 @@ func (l *Ledger) label(r Request) string {
 	return string(w.dst)
 }
 
-func (l *Ledger) admitArgs(r Request) lua.AdmitArgs {
-	a := lua.AdmitArgs{
+func (l *Ledger) admitArgs(r *Request) *lua.AdmitArgs {
+	a := &lua.AdmitArgs{
 		RID: r.RID, KeyHash: r.KeyHash, Owner: lua.ClaimText(l.cfg.Replica), Model: r.Model, Known: r.Known, Priced: r.Priced,
 		PromptBytes: r.bytes(), Choices: r.Choices,
 		Prompt: max(r.PromptTokens, 0), Cap: max(r.OutputCap, 0), Usual: max(r.OutputUsual, 0),

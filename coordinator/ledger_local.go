@@ -46,25 +46,46 @@ type localHold struct {
 // remember notes an admission by Redis. The scopes' limits are as fresh as its reply; what this replica let in on its own is
 // on its way to Redis then.
 func (c *local) remember(r *Request, a *Admission, detail string) {
-	claim, err := lua.ParseClaim(a.Claim)
-	if err != nil || detail == "" {
+	scopes := scopesOf(a.Claim)
+	if scopes == "" || detail == "" {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.passLocked(passedKey{r.Tenant, r.KeyHash, r.Model}, a, scopes)
+	c.limitLocked(r.Tenant, detail)
+}
+
+// scopesOf is the scopes of a claim; "" for a text that is none.
+//
+//go:noinline
+func scopesOf(text string) string {
+	claim, err := lua.ParseClaim(text)
+	if err != nil {
+		return ""
+	}
+	return claim.Scopes
+}
+
+//go:noinline
+func (c *local) passLocked(key passedKey, a *Admission, scopes string) {
 	if c.passed == nil || len(c.passed) >= localMax {
 		c.passed, c.scopes = map[passedKey]passed{}, map[string]*localScope{}
 	}
 	if c.open == nil {
 		c.open = map[string]localHold{}
 	}
-	c.passed[passedKey{r.Tenant, r.KeyHash, r.Model}] = passed{*a, strings.Split(claim.Scopes, ";")}
+	c.passed[key] = passed{*a, strings.Split(scopes, ";")}
+}
+
+// limitLocked notes what is left of each scope's limits.
+func (c *local) limitLocked(tenant, detail string) {
 	for scope := range strings.SplitSeq(detail, ";") {
 		f := strings.Split(scope, " ")
 		if len(f) != 5 {
 			continue
 		}
-		s := c.scopeLocked(r.Tenant, f[0])
+		s := c.scopeLocked(tenant, f[0])
 		for i, n := range []*int64{&s.rpm, &s.tpm, &s.parallel, &s.left} {
 			*n = -1
 			if v, err := strconv.ParseInt(f[i+1], 10, 64); err == nil {
@@ -94,7 +115,7 @@ func (l *Ledger) AdmitLocally(r Request) (Admission, bool) {
 	if l.cfg.Replicas != nil {
 		share = max(int64(l.cfg.Replicas()), 1)
 	}
-	return l.local.admit(r, l.cfg.Clock(), share, lua.ClaimText(l.cfg.Replica), lua.ClaimText(l.label(r)))
+	return l.local.admit(r, l.cfg.Clock(), share, lua.ClaimText(l.cfg.Replica), lua.ClaimText(l.label(&r)))
 }
 
 func (c *local) admit(r Request, now time.Time, share int64, owner, label string) (Admission, bool) {

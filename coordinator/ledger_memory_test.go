@@ -17,30 +17,30 @@ func TestRefusalsAreRepeatedForASecondAtMost(t *testing.T) {
 	r := Request{Tenant: "acme", KeyHash: "k", Model: "m", Known: true}
 	a := Admission{Verdict: RequestsExceeded, Reset: 30 * time.Second, Requests: Window{Limit: 5, Reset: 30 * time.Second}}
 	f.remember(&r, "m", &a, noon)
-	got, ok := f.recall(r, noon.Add(999*time.Millisecond))
+	got, ok := f.recall(&r, noon.Add(999*time.Millisecond))
 	if !ok || got.Verdict != RequestsExceeded || got.Reset != 30*time.Second-999*time.Millisecond || got.Requests.Reset != got.Reset {
 		t.Fatalf("%+v %v", got, ok)
 	}
-	if _, ok := f.recall(r, noon.Add(time.Second)); ok {
+	if _, ok := f.recall(&r, noon.Add(time.Second)); ok {
 		t.Fatal("repeated after a second")
 	}
 	other := r
 	other.Model = "another" // it may not even be allowed
-	if _, ok := f.recall(other, noon); ok {
+	if _, ok := f.recall(&other, noon); ok {
 		t.Fatal("repeated for another model")
 	}
 	other = r
 	other.Known = false
-	if _, ok := f.recall(other, noon); ok {
+	if _, ok := f.recall(&other, noon); ok {
 		t.Fatal("repeated for a model that is known no more")
 	}
 	a.Reset = 10 * time.Millisecond
 	f.remember(&r, "m", &a, noon.Add(2*time.Second))
-	if _, ok := f.recall(r, noon.Add(2*time.Second+10*time.Millisecond)); ok {
+	if _, ok := f.recall(&r, noon.Add(2*time.Second+10*time.Millisecond)); ok {
 		t.Fatal("repeated past its reset")
 	}
 	f.remember(&r, "", &Admission{Verdict: KeyUnknown}, noon.Add(3*time.Second))
-	if got, ok := f.recall(other, noon.Add(3500*time.Millisecond)); !ok || got.Verdict != KeyUnknown {
+	if got, ok := f.recall(&other, noon.Add(3500*time.Millisecond)); !ok || got.Verdict != KeyUnknown {
 		t.Fatalf("%+v %v", got, ok)
 	}
 }
@@ -62,12 +62,12 @@ func TestARefusalIsRepeatedToThoseItConcerns(t *testing.T) {
 		r       Request
 		verdict Verdict
 	}{"eve": {eve, RequestsExceeded}, "mallory": {mallory, KeyDisabled}, "tag": {tagged, BudgetExceeded}, "others": {r, 0}} {
-		if a, ok := f.recall(want.r, noon); ok != (want.verdict != 0) || a.Verdict != want.verdict {
+		if a, ok := f.recall(&want.r, noon); ok != (want.verdict != 0) || ok && a.Verdict != want.verdict {
 			t.Errorf("%s: %+v %v", what, a, ok)
 		}
 	}
 	tagged.HoldNUSD = 0
-	if a, ok := f.recall(tagged, noon); ok {
+	if a, ok := f.recall(&tagged, noon); ok {
 		t.Errorf("a free request: %+v", a)
 	}
 }

@@ -31,14 +31,14 @@ type refusal struct {
 	at, until time.Time
 }
 
-// recall returns a refusal of before as it stands now.
-func (f *refusals) recall(r Request, now time.Time) (Admission, bool) {
+// recall returns a refusal of before as it stands now; it is the caller's.
+func (f *refusals) recall(r *Request, now time.Time) (a *Admission, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.young)+len(f.older) == 0 {
-		return Admission{}, false
+		return nil, false
 	}
-	a, ok := f.of(r, "", "", now)
+	a, ok = f.of(r, "", "", now)
 	if !ok && r.EndUser != "" {
 		a, ok = f.of(r, "enduser", SafeID(r.EndUser), now)
 	}
@@ -49,21 +49,23 @@ func (f *refusals) recall(r Request, now time.Time) (Admission, bool) {
 }
 
 // of is the refusal by a scope, as it stands now.
-func (f *refusals) of(r Request, scope, id string, now time.Time) (Admission, bool) {
+func (f *refusals) of(r *Request, scope, id string, now time.Time) (*Admission, bool) {
 	for _, model := range [2]string{"", r.Model} {
 		key := refusalKey{r.Tenant, r.KeyHash, model, scope, id}
 		for _, m := range [2]map[refusalKey]refusal{f.young, f.older} {
 			if e, ok := m[key]; ok && now.Before(e.until) && e.admission.concerns(r, model) {
-				return e.admission.later(now.Sub(e.at)), true
+				a := e.admission
+				a.age(now.Sub(e.at))
+				return &a, true
 			}
 		}
 	}
-	return Admission{}, false
+	return nil, false
 }
 
 // concerns is false where r may pass although a like request was refused: its model is known no more, or it is free and only
 // money was spent.
-func (a Admission) concerns(r Request, model string) bool {
+func (a *Admission) concerns(r *Request, model string) bool {
 	return (model == "" || r.Known) && (a.Verdict != BudgetExceeded || r.HoldNUSD > 0)
 }
 
@@ -88,12 +90,11 @@ func (f *refusals) remember(r *Request, model string, a *Admission, now time.Tim
 	}
 }
 
-// later is a refusal repeated d after it was given.
-func (a Admission) later(d time.Duration) Admission {
+// age makes a what it is d after it was given.
+func (a *Admission) age(d time.Duration) {
 	for _, reset := range []*time.Duration{&a.Reset, &a.Requests.Reset, &a.Tokens.Reset} {
 		if *reset > 0 {
 			*reset = max(*reset-d, time.Millisecond)
 		}
 	}
-	return a
 }

@@ -11,7 +11,7 @@ type Hint struct {
 }
 
 // Hint is what is remembered of an admitted key of that tenant.
-func (a Admission) Hint(tenant string) Hint {
+func (a *Admission) Hint(tenant string) Hint {
 	return Hint{Tenant: tenant, Team: a.Team, Priority: a.Priority, IsolatePrefix: a.Isolate}
 }
 

@@ -72,7 +72,7 @@ type Minute struct {
 
 // Admit declares the decision on b. as writes down what the caller hands on; it is called on the goroutine that received the
 // reply and must not block.
-func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a AdmitArgs, as func(*AdmitReply, *T)) *pipeline.Handle[T] {
+func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a *AdmitArgs, as func(*AdmitReply, *T)) *pipeline.Handle[T] {
 	return pipeline.DeclareInto(b, pipeline.Command{Store: s, Script: admitScript, Key: root, Args: a.argv()},
 		func(m rueidis.RedisMessage, to *T) error {
 			r, err := admitReply(m)
@@ -83,7 +83,7 @@ func Admit[T any](b *pipeline.Batch, s *pipeline.Store, root string, a AdmitArgs
 		})
 }
 
-func (a AdmitArgs) argv() []string {
+func (a *AdmitArgs) argv() []string {
 	mode := "p"
 	switch {
 	case !a.Known:

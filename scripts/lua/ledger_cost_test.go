@@ -117,7 +117,7 @@ func decider(b *testing.B, s *pipeline.Store, scopes int) part {
 		if scopes >= 6 {
 			a.EndUser, a.Tags = "bob", "nightly"
 		}
-		admitted := Admit(before, s, root, a, asIs)
+		admitted := Admit(before, s, root, &a, asIs)
 		return func(after *pipeline.Batch) func() {
 			r, err := admitted.Wait(ctx)
 			if err != nil || r.Verdict != 1 || strings.Count(r.Claim, "t:2") != scopes {

@@ -129,7 +129,7 @@ func asIs(r, to *AdmitReply) { *to = *r }
 
 func (b *book) tryAdmit(a AdmitArgs) (AdmitReply, error) {
 	batch := &pipeline.Batch{}
-	return Admit(batch, b.store, b.root, a, asIs).Wait(context.Background())
+	return Admit(batch, b.store, b.root, &a, asIs).Wait(context.Background())
 }
 
 func (b *book) admit(change ...func(*AdmitArgs)) AdmitReply {

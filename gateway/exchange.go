@@ -41,7 +41,7 @@ type reply interface {
 	// Write sends p at once and returns when the connection took it. An error means that the client is gone.
 	Write(p []byte) error
 	// WriteLast is Write for bytes behind which nothing is waited for: they may go out with the answer's end.
-	// p must stay as it is until the request is over.
+	// Where p is the whole answer, it must stay as it is until the request is over.
 	WriteLast(p []byte) error
 	// Cut ends the connection when the request is over, so that what was sent is not taken for a whole answer.
 	Cut()

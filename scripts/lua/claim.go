@@ -100,17 +100,22 @@ func chargedIn(scopes string) []string {
 	return charged
 }
 
-// appendScopes appends what settle.lua wants to know of each spend counter in a claim's scopes: the scope's name, where its
-// money, its minute and the cell of its tokens are.
+// appendScopes appends what settle.lua wants to know of each spend counter in a claim's scopes: the scope's name once, the
+// period, the cell of its tokens.
 func appendScopes(args []string, scopes string) []string {
-	var names strings.Builder
-	names.Grow(3*len(scopes) + 64)
+	second, counts := "", "" // scopes are counted in the same second, nearly always
 	for scope := range strings.SplitSeq(scopes, ";") {
-		name, cell, periods := cutScope(scope)
-		if cell, counted := strings.CutSuffix(cell, "t"); counted {
-			args = appendCounters(args, &names, name, periods, joined(&names, "t", cell))
-		} else {
-			args = appendCounters(args, &names, name, periods, "")
+		name, at, periods := cutScope(scope)
+		cell := ""
+		if of, counted := strings.CutSuffix(at, "t"); counted {
+			if of != second {
+				second, counts = of, "t"+of
+			}
+			cell = counts
+		}
+		for period := range strings.SplitSeq(periods, ",") {
+			args = append(args, name, period, cell)
+			name, cell = "", ""
 		}
 	}
 	return args
@@ -123,18 +128,6 @@ func cutScope(scope string) (name, cell, periods string) {
 	name, periods = scope[:max(i, 0)], scope[i+1:]
 	i = strings.LastIndexByte(name, ':')
 	return name[:max(i, 0)], name[i+1:], periods
-}
-
-func appendCounters(args []string, names *strings.Builder, name, periods, cell string) []string {
-	rate, named := "", name
-	if cell != "" {
-		rate = joined(names, ":rate:", name)
-	}
-	for period := range strings.SplitSeq(periods, ",") {
-		args = append(args, named, joined(names, ":spend:", name, ":", period), rate, cell)
-		named, rate, cell = "", "", ""
-	}
-	return args
 }
 
 // joined is the parts as one string in b's memory.

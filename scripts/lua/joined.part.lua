@@ -30,8 +30,11 @@ for j = 1, n do
     and #prompt <= 13 and #cached <= 13 and #completion <= 13 then
     done[#done + 1], reply[j] = j, { 1 }
     local by = prompt + completion - argv[a + 13]
-    for i = a + 16, at[j + 1] - 1, 4 do
-      local name, spend, cell = argv[i], argv[i + 1], argv[i + 3]
+    local scope
+    for i = a + 16, at[j + 1] - 1, 3 do
+      local name, cell = argv[i], argv[i + 2]
+      if name ~= '' then scope = ':spend:' .. name .. ':' end
+      local spend = scope .. argv[i + 1]
       local c = sums[spend]
       if not c then
         c = { 0, 0, 0, 0, 0, 0 }
@@ -45,10 +48,11 @@ for j = 1, n do
         end
         counts[name] = counts[name] + 1
         if by ~= 0 and cell ~= '' then
-          local rate = argv[i + 2] .. ' ' .. cell
+          local rate = name .. ' ' .. cell
           local m = cells[rate]
           if m == nil then
-            m = call('HEXISTS', root .. argv[i + 2], cell) == 1 and { root .. argv[i + 2], cell, 0 }
+            local key = root .. ':rate:' .. name
+            m = call('HEXISTS', key, cell) == 1 and { key, cell, 0 }
             cells[rate] = m
             if m then moved[#moved + 1] = m end
           end

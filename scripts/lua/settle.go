@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"strings"
 	"unsafe"
 
 	"github.com/headgate/headgate/pipeline"
@@ -72,7 +73,8 @@ func (a SettleArgs) argv() []string {
 	args := append(make([]string, 0, 32), a.RID, a.Claim, flag(a.Keep), d.of(a.Prompt), d.of(a.Cached), d.of(a.Completion),
 		d.of(a.CostNUSD), textOf(a.Record), flag(a.Never), d.of(learn), a.Learn.Model, d.of(max(a.Learn.Choices, 1)))
 	var f [claimFields]string
-	if cutClaim(a.Claim, &f) != nil || f[claimTops] != "-" || !isWhole(f[claimTokens]) || !isWhole(f[claimHold]) || a.apart {
+	if cutClaim(a.Claim, &f) != nil || f[claimTops] != "-" || !isWhole(f[claimTokens]) || !isWhole(f[claimHold]) ||
+		strings.IndexByte(f[claimScopes], ':') <= 0 || a.apart {
 		return append(args, "", "", now)
 	}
 	return appendScopes(append(args, f[claimTokens], f[claimHold], now), f[claimScopes])

@@ -18,8 +18,8 @@
 -- ARGV[13]  tokens      the claim's own figures once more, taken apart by the replica; "": the script takes it apart
 -- ARGV[14]  hold_nusd
 -- ARGV[15]  now_ms      "": Redis' clock; tests put theirs here
--- ARGV[16…] counters    four fields for each spend counter of the claim: name of the scope for its running requests ("" when
---                       it stands in an earlier one), :spend:…, :rate:… and t<second> where its tokens are counted ("" else)
+-- ARGV[16…] counters    three fields for each spend counter of the claim: name of the scope ("": as the one before), period, and
+--                       t<second> where its tokens are counted ("" else, and with a name of "")
 --
 -- reply     1 what      1 replaced the open hold
 --                       2 replaced the charge of one that had lapsed (the record says "replaces":true)
@@ -79,10 +79,12 @@ if filed and filed == ARGV[2] and keep == '1' and ARGV[13] ~= '' then
   -- does what the general case does; TestSettleTakesTheClaimApart holds them to each other.
   what = 1
   by = prompt + completion - ARGV[13]
-  for i = 16, #ARGV, 4 do
-    local name, cell = ARGV[i], ARGV[i + 3]
+  local spend
+  for i = 16, #ARGV, 3 do
+    local name, cell = ARGV[i], ARGV[i + 2]
     m = m + 1
-    counters[m] = root .. ARGV[i + 1]
+    if name ~= '' then spend = root .. ':spend:' .. name .. ':' end
+    counters[m] = spend .. ARGV[i + 1]
     if call('HEXISTS', counters[m], 'spent_nusd') == 0 then
       odd = odd or {}
       odd[#odd + 1], odd[#odd + 2] = m, 'none'
@@ -91,7 +93,7 @@ if filed and filed == ARGV[2] and keep == '1' and ARGV[13] ~= '' then
       n = n + 1
       names[n] = name
       if by ~= 0 and cell ~= '' then
-        local rate = root .. ARGV[i + 2]
+        local rate = root .. ':rate:' .. name
         if call('HEXISTS', rate, cell) == 1 then
           rates[k + 1], rates[k + 2] = rate, cell
           k = k + 2

@@ -38,7 +38,8 @@ type body interface {
 type reply interface {
 	// Begin sends status and fields with the first Write; length -1 means a body of unknown length.
 	Begin(status int, fields []headerField, length int64)
-	// Write sends p at once and returns when the connection took it. An error means that the client is gone.
+	// Write sends p at once and returns when the connection took it. An error means that the client is gone. Where p is
+	// the whole answer it is WriteLast.
 	Write(p []byte) error
 	// WriteLast is Write for bytes behind which nothing is waited for: they may go out with the answer's end.
 	// Where p is the whole answer, it must stay as it is until the request is over.

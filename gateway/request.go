@@ -48,7 +48,7 @@ func (g *Gateway) serve(x exchange) {
 		r.refuse(no)
 		return
 	}
-	r.await() // only while nobody serves the model, and somebody may in a moment
+	r.await()                        // only while nobody serves the model, and somebody may in a moment
 	if no := r.decide(); no != nil { // one round trip: ledger, cache and placement
 		r.refuse(no)
 		return

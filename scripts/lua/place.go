@@ -95,24 +95,41 @@ func Place[T any](b *pipeline.Batch, s *pipeline.Store, root string, a PlaceArgs
 
 // argv is the wish as place.lua documents it.
 func (a PlaceArgs) argv() []string {
-	args := make([]string, 0, 16+2*len(a.Prompt.Prints)+3*len(a.Candidates))
+	args := make([]string, 0, 16+2*len(a.Prompt.Prints)+5)
 	d := newDecimals()
 	args = append(args, a.RID, strconv.Itoa(a.Attempt), a.Replica, a.Tenant, url.PathEscape(a.Model),
 		d.figure(a.MU), a.Not, flag(a.Wait), d.of(int64(a.Limit)), strconv.Itoa(a.Class), d.figure(a.OutputMU),
 		d.figure(a.Prompt.Tokens), d.figure(a.Prompt.Save), d.figure(a.Prompt.Least), strconv.Itoa(a.Prompt.Bucket),
 		strconv.Itoa(len(a.Prompt.Prints)))
-	return a.named(args)
+	args = a.Prompt.named(args, &d)
+	if len(a.Candidates) == 0 {
+		return onClock(append(args, "", "", "", ""), a.NowMS)
+	}
+	first, others := a.Candidates[0], a.Candidates[1:]
+	return onClock(append(args, first.Backend, strconv.Itoa(first.Slots), first.Tag, oneText(others)), a.NowMS)
 }
 
-// named appends the fingerprints and the candidates.
-func (a PlaceArgs) named(args []string) []string {
-	for _, p := range a.Prompt.Prints {
-		args = append(args, p.Name, figure(p.Tokens))
+// named appends the fingerprints.
+func (p Prompt) named(args []string, d *decimals) []string {
+	for _, print := range p.Prints {
+		args = append(args, print.Name, d.figure(print.Tokens))
 	}
-	for _, c := range a.Candidates {
-		args = append(args, c.Backend, strconv.Itoa(c.Slots), c.Tag)
+	return args
+}
+
+// oneText is candidates as place.lua takes apart what it seldom wants.
+func oneText(candidates []Slots) string {
+	size := 0
+	for _, c := range candidates {
+		size += len(c.Backend) + len(c.Tag) + 3 + 8 // a number of 8 digits
 	}
-	return onClock(args, a.NowMS)
+	text := make([]byte, 0, size)
+	for _, c := range candidates {
+		text = append(append(text, c.Backend...), ' ')
+		text = append(strconv.AppendInt(text, int64(c.Slots), 10), ' ')
+		text = append(append(text, c.Tag...), '|')
+	}
+	return textOf(text)
 }
 
 func readPlace(m rueidis.RedisMessage) (PlaceReply, error) {

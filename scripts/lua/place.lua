@@ -22,8 +22,10 @@
 -- ARGV[16] f        number of fingerprints, 0 to 12
 -- ARGV[17…]         fingerprint (no space), prompt tokens that are warm where it is found (up to its end, or to that of the
 --                   answer behind it), fingerprint …: f pairs, shortest beginning first, none warmer than the last; then
---                   backend, slots, tag, backend … (at most 32) in ring order; slots count, and are written, where the record
---                   has none; tag as in prefixes.part.lua, "" = not known; then now_ms, absent: tests put their clock here
+--                   backend, slots and tag of the first candidate, and all others in one text, as few requests need them:
+--                   "<backend> <slots> <tag>|" each (at most 32 candidates, in ring order; a backend of "": none at all).
+--                   slots count, and are written, where the record has none; tag as in prefixes.part.lua, "" = not known;
+--                   then now_ms, absent: tests put their clock here
 --
 -- reply    state    1 placed · 2 queued · 3 queue full, or wait = 0 and no slot free · 4 no candidate can run it, now or
 --                   later (draining, no slots, unreadable) · 5 a later attempt of this rid was there: nothing changed
@@ -41,7 +43,7 @@ local call, pcall, tonumber, floor = redis.call, redis.pcall, tonumber, math.flo
 local root, rid, attempt, replica, avoid, prints = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[7], 2 * ARGV[16]
 local clock = call('TIME')
 local now = clock[1] * 1000 + floor(clock[2] / 1000)
-if (#ARGV - 16 - prints) % 3 == 1 then now = tonumber(ARGV[#ARGV]) end
+if #ARGV > 20 + prints then now = tonumber(ARGV[#ARGV]) end
 local held, turns = root .. ':held:' .. replica, root .. ':turns'
 
 -- First half: what this rid holds. A replica that holds something must be seen by those who clear the dead, also before its
@@ -52,8 +54,8 @@ local length, beaten = call('ZCARD', root .. ':queue'), call('ZSCORE', root .. '
 -- The usual case, without what the others need: nobody waits, and the first candidate is as good as any. It does what the
 -- general case below does; TestPlaceQuickOrNot holds them to each other. Whatever is unusual leaves it.
 repeat
-  if lease or length > 0 or avoid ~= '' or not ARGV[19 + prints] then break end
-  local id, tag = ARGV[17 + prints], ARGV[19 + prints]
+  if lease or length > 0 or avoid ~= '' or ARGV[prints + 17] == '' then break end
+  local id, tag = ARGV[prints + 17], ARGV[prints + 19]
   local key = root .. ':backend:' .. id
   local f = pcall('HMGET', key, 'slots', 'held', 'draining', 'cooldown_until', 'capacity_mu', 'rate_mu', 'backlog', 'backlog_at',
     'output_held', 'read_at', 'external', 'kv', 'tokens_sent', 'restarts', 'kv_tokens', 'mean_mu')
@@ -188,7 +190,7 @@ until true
 -- include score.part.lua
 -- include prefixes.part.lua
 -- include queue.part.lua
-if (#ARGV - 16 - prints) % 3 == 1 then now = tonumber(ARGV[#ARGV]) end
+if #ARGV > 20 + prints then now = tonumber(ARGV[#ARGV]) end
 local waiting, freed = root .. ':waiting:' .. replica, {}
 local member = call('HGET', waiting, rid)
 member = member and member_of(member)
@@ -218,9 +220,11 @@ if prints > 0 then look_up(w, counters().generation) end
 -- The candidates. Often the first is as good as any, and nobody waits.
 local candidates, by_tag, chosen = {}, {}, nil
 local others, first = false, length <= left_queue and avoid == ''
-for i = 17 + prints, #ARGV - 2, 3 do
-  local b = backend(ARGV[i], ARGV[i + 1])
-  b.tag = ARGV[i + 2]
+local next_one, others_left = string.gmatch(ARGV[prints + 20], '([^ |]+) ([^ |]*) ([^|]*)|')
+local name, known, tag = ARGV[prints + 17], ARGV[prints + 18], ARGV[prints + 19]
+while name and name ~= '' do
+  local b = backend(name, known)
+  b.tag = tag
   if prints > 0 then by_tag[tag_of(b)] = b end
   if first and free(b) then
     first = false
@@ -235,6 +239,7 @@ for i = 17 + prints, #ARGV - 2, 3 do
     candidates[#candidates + 1] = b
     others = others or b.id ~= avoid
   end
+  name, known, tag = next_one(others_left)
 end
 if not chosen then
   if not others then avoid = '' end

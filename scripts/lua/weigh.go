@@ -50,7 +50,12 @@ type WeighReply struct {
 func Weigh[T any](b *pipeline.Batch, s *pipeline.Store, root string, a PlaceArgs, as func(WeighReply) T) *pipeline.Handle[T] {
 	args := []string{figure(a.MU), figure(a.OutputMU), figure(a.Prompt.Tokens), figure(a.Prompt.Save), figure(a.Prompt.Least),
 		strconv.Itoa(a.Prompt.Bucket), a.Not, strconv.Itoa(len(a.Prompt.Prints))}
-	args = a.named(args)
+	d := newDecimals()
+	args = a.Prompt.named(args, &d)
+	for _, c := range a.Candidates {
+		args = append(args, c.Backend, strconv.Itoa(c.Slots), c.Tag)
+	}
+	args = onClock(args, a.NowMS)
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: weighScript, Key: root, Args: args},
 		through(func(m rueidis.RedisMessage) (WeighReply, error) {
 			r, err := readWeigh(m)

@@ -48,9 +48,14 @@ func Release(b *pipeline.Batch, s *pipeline.Store, root string, a ReleaseArgs) *
 }
 
 func readRelease(m rueidis.RedisMessage) (ReleaseReply, error) {
-	f, err := wholes(m, 4)
+	f, err := array(m, 4)
 	if err != nil {
 		return ReleaseReply{}, fmt.Errorf("release: %w", err)
 	}
-	return ReleaseReply{Released: f[0] == 1, Dequeued: f[1] == 1, Granted: f[2], NowMS: f[3]}, nil
+	d := fields{}
+	r := ReleaseReply{Released: d.whole(f[0]) == 1, Dequeued: d.whole(f[1]) == 1, Granted: d.whole(f[2]), NowMS: d.whole(f[3])}
+	if d.err != nil {
+		return ReleaseReply{}, fmt.Errorf("release: %w", d.err)
+	}
+	return r, nil
 }

@@ -49,11 +49,12 @@ func Settle(b *pipeline.Batch, s *pipeline.Store, root string, a SettleArgs) *pi
 	args := a.argv()
 	return pipeline.Declare(b, pipeline.Command{Store: s, Script: settleScript, Key: root, Args: args},
 		func(m rueidis.RedisMessage) (Settled, error) {
-			n, err := wholes(m, 1)
+			f, err := array(m, 1)
 			if err != nil {
 				return 0, err
 			}
-			return Settled(n[0]), nil
+			n, err := f[0].AsInt64()
+			return Settled(n), err
 		})
 }
 

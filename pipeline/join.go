@@ -18,13 +18,14 @@ type joint struct {
 
 // join is calls with joints in place of those of one joinable script on one key. // I8
 func join(calls []*call) (commands []*call, joints []*joint) {
-	if len(calls) < 2 {
+	joins := func(c *call) bool { return c.Script != nil && c.Script.joins }
+	if len(calls) < 2 || !slices.ContainsFunc(calls, joins) {
 		return calls, nil
 	}
 	commands = make([]*call, 0, len(calls))
 	for _, c := range calls {
 		at := -1
-		if c.Script != nil && c.Script.joins {
+		if joins(c) {
 			at = slices.IndexFunc(commands, func(to *call) bool {
 				return to.Script == c.Script && to.Key == c.Key && len(to.joined) < joinMost
 			})

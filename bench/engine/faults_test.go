@@ -2,7 +2,9 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -132,5 +134,33 @@ func TestRefuseClosesThePortAndOpensItAgain(t *testing.T) {
 	}
 	if status, body, _ := post(t, s.URL+"/sim/faults", `{"kind":"slow","delay":"1x"}`); status != 400 {
 		t.Fatal(status, body)
+	}
+}
+
+// A client that leaves a slow stream ends it, also where all tokens are there and what is left of them would fit into the
+// connection: half of it is closed here, so that the engine can still write.
+func TestSlowEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	s := start(t, Options{})
+	if err := s.SetFault(Fault{Kind: Slow, Delay: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	body := `{"prompt":"tell","max_tokens":40,"ignore_eos":true,"stream":true}`
+	fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, 5*time.Second, func() bool { return s.Running() == 0 }, "all tokens are there")
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	lab.Eventually(t, 5*time.Second, func() bool { return s.Seen()[0].Outcome != "" }, "the stream ends")
+	if got := s.Seen()[0].Outcome; got != "abort" {
+		t.Errorf("outcome %q", got)
 	}
 }

@@ -194,7 +194,9 @@ func (s *eventStream) tick() error {
 		if err := s.flush(); err != nil {
 			return err
 		}
-		s.pause()
+		if s.pause(); s.r.Context().Err() != nil {
+			return errClientGone // what it would still say may fit into the connection
+		}
 	}
 	s.events++
 	return nil

@@ -253,7 +253,7 @@ func (e *Engine) serveResponse(w http.ResponseWriter, r *http.Request) {
 func (e *Engine) serveCancel(w http.ResponseWriter, r *http.Request) {
 	c := &call{engine: e, w: w, r: r, seen: e.seen.add(r, nil)}
 	kept, err := e.response(r.PathValue("id"))
-	if err == nil && (!kept.g.background || kept.g.seqs[0].done.Load()) {
+	if err == nil && (!kept.g.background || kept.g.seqs[0].done.Load() || kept.cancelled.Swap(true)) {
 		err = badRequest("Cannot cancel a synchronous response.", "response_id")
 	}
 	if err != nil {
@@ -261,7 +261,6 @@ func (e *Engine) serveCancel(w http.ResponseWriter, r *http.Request) {
 		c.note("rejected")
 		return
 	}
-	kept.cancelled.Store(true)
 	e.abandon("abort", kept.g.seqs)
 	c.answer(kept.object(c, ""))
 }

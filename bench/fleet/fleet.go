@@ -63,8 +63,9 @@ func Start(t testing.TB, o Options) *Fleet {
 		}
 		f.env = append(f.env, "HG_CATALOG="+path)
 	}
-	// Tests count what engines are asked: who wants probes says so.
-	f.env = append(append(f.env, "HG_PROBE_IDLE=0s"), o.Env...)
+	// Tests count what engines are asked: who wants probes says so. On a machine full of tests a call waits longer for a
+	// processor than for Redis: the most with which an answer still comes within a second.
+	f.env = append(append(f.env, "HG_PROBE_IDLE=0s", "HG_REDIS_TIMEOUT=900ms"), o.Env...)
 	for range max(o.Replicas, 1) {
 		f.Add()
 	}

@@ -68,18 +68,8 @@ func TestWriteTimeKept(t *testing.T) {
 func TestDeadlinesAreFew(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, Config{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var reads, writes atomic.Int64
+	l := serveCounted(t, f.Server())
 	f.addr = l.Addr().String()
-	server, done := f.Server(), make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(Listener(&countingListener{l, &reads, &writes, new(atomic.Int64)}, 10, zerolog.Nop()))
-	}()
-	defer func() { _ = server.Close(); <-done }()
 	const requests = 20
 	w := f.dial(t)
 	for range requests {
@@ -87,15 +77,31 @@ func TestDeadlinesAreFew(t *testing.T) {
 			t.Fatalf("%d %s", got.StatusCode, got.text)
 		}
 	}
-	if reads.Load() < requests || reads.Load() > 3*requests+3 || writes.Load() != 1 {
-		t.Errorf("%d requests set %d deadlines for reads and %d for writes", requests, reads.Load(), writes.Load())
+	if l.reads.Load() < requests || l.reads.Load() > 3*requests+3 || l.writes.Load() != 1 {
+		t.Errorf("%d requests set %d deadlines for reads and %d for writes", requests, l.reads.Load(), l.writes.Load())
 	}
+}
+
+// serveCounted serves a port as the public one until the test ends, and counts what reaches its sockets.
+func serveCounted(t *testing.T, server *http.Server) *countingListener {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, done := &countingListener{Listener: inner}, make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(Listener(l, 100, zerolog.Nop()))
+	}()
+	t.Cleanup(func() { _ = server.Close(); <-done })
+	return l
 }
 
 type countingListener struct {
 	net.Listener
-	reads, writes *atomic.Int64 // deadlines
-	sent          *atomic.Int64 // writes
+	reads, writes atomic.Int64 // deadlines
+	sent          atomic.Int64 // writes
 }
 
 func (l *countingListener) Accept() (net.Conn, error) {
@@ -126,32 +132,21 @@ func (c *countingConn) SetWriteDeadline(t time.Time) error {
 // TestLastWords: what is written as the last goes out in one write with the end of the answer, and with its head.
 func TestLastWords(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var reads, writes, sent atomic.Int64
-	server := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	l := serveCounted(t, &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(w, r, time.Minute)
 		x.Begin(200, []headerField{{"Content-Type", "text/event-stream"}}, -1)
 		if x.Path() == "/more" {
 			_ = x.Write([]byte("data: 1\n\n"))
 		}
 		_ = x.WriteLast([]byte("data: [DONE]\n\n"))
-	})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(Listener(&countingListener{l, &reads, &writes, &sent}, 10, zerolog.Nop()))
-	}()
-	defer func() { _ = server.Close(); <-done }()
+	})})
 	f := &front{addr: l.Addr().String()}
 	w := f.dial(t)
 	for path, want := range map[string]int64{"/": 1, "/more": 2} {
-		before := sent.Load()
+		before := l.sent.Load()
 		got := w.send("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n").answer("GET")
-		if got.Header.Get("Content-Type") != "text/event-stream" || got.ContentLength >= 0 || !strings.HasSuffix(got.text, "data: [DONE]\n\n") || sent.Load() != before+want {
-			t.Errorf("%s: %v %q in %d writes", path, got.Header, got.text, sent.Load()-before)
+		if got.Header.Get("Content-Type") != "text/event-stream" || got.ContentLength >= 0 || !strings.HasSuffix(got.text, "data: [DONE]\n\n") || l.sent.Load() != before+want {
+			t.Errorf("%s: %v %q in %d writes", path, got.Header, got.text, l.sent.Load()-before)
 		}
 	}
 }
@@ -187,12 +182,7 @@ func TestFieldsEndNoLine(t *testing.T) {
 // write. Where net/http has more to say than is known here nothing goes out.
 func TestWholeAnswers(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var reads, writes, sent atomic.Int64
-	server := &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	l := serveCounted(t, &http.Server{ConnContext: withConn, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(w, r, time.Minute)
 		x.leaving = new(atomic.Bool)
 		x.leaving.Store(x.Query() == "leave")
@@ -202,13 +192,7 @@ func TestWholeAnswers(t *testing.T) {
 			_ = x.WriteLast(make([]byte, length))
 		}
 		x.end()
-	})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(Listener(&countingListener{l, &reads, &writes, &sent}, 100, zerolog.Nop()))
-	}()
-	defer func() { _ = server.Close(); <-done }()
+	})})
 	f := &front{addr: l.Addr().String()}
 	for _, path := range []string{"/0", "/0?silent", "/1", "/2048", "/2049", "/100000"} {
 		length, _ := strconv.Atoi(strings.TrimSuffix(path[1:], "?silent"))
@@ -223,7 +207,7 @@ func TestWholeAnswers(t *testing.T) {
 			{"HEAD " + path + " HTTP/1.1", "", false},
 			{"GET " + strings.TrimSuffix(path, "?silent") + "?leave HTTP/1.1", "", true},
 		} {
-			before := sent.Load()
+			before := l.sent.Load()
 			method, _, _ := strings.Cut(ask.line, " ")
 			got := f.dial(t).send(ask.line + "\r\nHost: h\r\n" + ask.fields + "\r\n").answer(method)
 			want := length
@@ -234,7 +218,7 @@ func TestWholeAnswers(t *testing.T) {
 				got.ContentLength != int64(length) || len(got.text) != want || got.Close != ask.close {
 				t.Errorf("%s %q: %v %d bytes, close %v", ask.line, ask.fields, got.Header, len(got.text), got.Close)
 			}
-			if n := sent.Load() - before; length <= maxSmall && n != 1 {
+			if n := l.sent.Load() - before; length <= maxSmall && n != 1 {
 				t.Errorf("%s: %d writes", ask.line, n)
 			}
 		}
